@@ -1,4 +1,6 @@
 // Attention, and its gradients.
+#include <algorithm>
+
 #include "../team.hpp"
 #include "products.hpp"
 
@@ -11,20 +13,20 @@ void attention(int of, int dtype, const Nine &data, const NineFours &strides, co
   if (of < 0 || of > static_cast<int>(Attend::last)) throw std::invalid_argument("unknown code of attention");
   const auto [samples, heads, queries, keys, c] = shape;
   if (volume(shape) == 0) return;
-  const auto rows = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
-  const Attention job{static_cast<Attend>(of), dtype_of(dtype), rows(0), rows(1), rows(2), rows(3), rows(4), rows(5), rows(6),
+  const auto operand = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
+  const Attention job{static_cast<Attend>(of), dtype_of(dtype), operand(0), operand(1), operand(2), operand(3), operand(4), operand(5), operand(6),
                       reinterpret_cast<char *>(data[7]), reinterpret_cast<char *>(data[8]), strides[7], strides[8], heads, queries,
                       keys, c, depth, scale, more, last};
-  const bool plain = job.of == Attend::sum || job.of == Attend::scores || job.of == Attend::dots;
-  if (!job.acc && !plain && (more || !last))
-    throw std::invalid_argument("partial sums without a place");
+  const bool forward = job.of == Attend::forward, plain = job.of == Attend::scores || job.of == Attend::dots;
+  if (!job.acc && !plain && (more || !last)) throw std::invalid_argument("partial sums without a place");
   const bool wide = job.type == Dtype::f64;
   const i64 most = wide ? kColumns<double> : kColumns<float>, kept = job.turned() ? keys : queries;
-  const i64 deep = plain ? 1 : job.of == Attend::apply || job.of == Attend::dv ? depth : c;
-  const i64 down = up(kept, kKept), across = up(deep, most);
+  const i64 deep = plain ? 1 : forward || job.of == Attend::dv ? depth : c;
+  const i64 rows = forward ? std::max(kHigh, least(kKept, kSums / up(depth, most) / kHigh * kHigh)) : kKept;
+  const i64 part = forward ? deep : most, down = up(kept, rows), across = up(deep, part);
   const auto body = [&](i64 i, int) {
-    const i64 at = i % across * most, row = i / across % down * kKept, matrix = i / across / down;
-    const AttentionPiece p{matrix / heads, matrix % heads, {row, kept - row < kKept ? kept - row : kKept}, {at, deep - at < most ? deep - at : most}};
+    const i64 at = i % across * part, row = i / across % down * rows, matrix = i / across / down;
+    const AttentionPiece p{matrix / heads, matrix % heads, {row, least(rows, kept - row)}, {at, least(part, deep - at)}};
     kernels().attend(job, p);
   };
   const double work = static_cast<double>(samples * heads * queries) * static_cast<double>(keys * (c + depth));

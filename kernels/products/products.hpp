@@ -11,6 +11,7 @@ namespace products {
 // Pieces have a fixed size, whatever the tile and the budget: those of a thread take 300 KiB of its stack at most.
 constexpr i64 kHigh = 6, kRows = 96;  // rows of a block in registers, of a piece
 constexpr i64 kKept = 96;             // rows that are kept, of attention
+constexpr i64 kSums = 192;            // rows of columns of its results that are summed at a time
 constexpr i64 kLine = 64;             // bytes of a block's row
 template <typename C>
 constexpr i64 kWide = kLine / i64(sizeof(C));
@@ -41,7 +42,7 @@ struct Piece {
   i64 n, k, row, column, rows, columns;
 };
 
-enum class Attend : int { sum, apply, dq, dk, dv, scores, dots, last = dots };
+enum class Attend : int { forward, dq, dk, dv, scores, dots, last = dots };
 
 struct Attention {
   Attend of;
@@ -60,7 +61,7 @@ struct Span {
   i64 lo, count;
 };
 
-// What is kept of a sample and head, and the depth of the result that is summed.
+// What is kept of a sample and head, and the depth of the result that is summed: all of it, in the forward pass.
 struct AttentionPiece {
   i64 n, k;
   Span kept, depth;

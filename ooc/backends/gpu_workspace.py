@@ -59,12 +59,13 @@ def why_not_products(op: Op) -> str | None:
 
 
 def products_bytes(op: Op, sizes: Sizes) -> Any:
-    """Room for the scores of a tile of attention, for their slopes, and for weights of a half type."""
+    """Room for the scores of a tile of attention, their slopes, weights of a half type, and a number for each query."""
     if not isinstance(op, ops.Attention):
         return 0
-    count, rounded = op.tensor("dx").count(sizes), ITEM_BYTES[op.dtype] == 2 and op.how not in ("sum", "scores")
+    count, rounded = op.tensor("dx").count(sizes), ITEM_BYTES[op.dtype] == 2 and op.how != "scores"
     scores = aligned(count * ITEM_BYTES[compute_dtype(op.dtype)])
-    return scores * (1 + (op.how in SLOPED)) + aligned(count * 2) * rounded
+    factors = aligned(op.operand("dots").count(sizes) * 8) * (op.how == "forward")
+    return scores * (1 + (op.how in SLOPED)) + aligned(count * 2) * rounded + factors
 
 
 # ---- cuDNN

@@ -23,8 +23,8 @@ LIKE = {
         ("binary", "convert", "concat", "place", "permute", "spread", "multiply", "function", "sgd", "adam"), "pointwise"
     ),
     **dict.fromkeys(("argmax", "dice", "dice_backward", "distance", "distance_backward"), "softmax.sum"),
-    "matmul": "matmul.nn", "matmul.nn": "conv.fprop", "attention.apply": "matmul.nn", "attention": "attention.apply",
-    "attention_backward.q": "attention.apply", "attention_backward": "attention_backward.q",
+    "matmul": "matmul.nn", "matmul.nn": "conv.fprop", "attention.forward": "matmul.nn",
+    "attention_backward.q": "attention.forward", "attention_backward": "attention_backward.q",
     "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
     "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip

@@ -1,12 +1,14 @@
 """Attention: values weighted by the softmax of what their keys have in common with a query, and its gradients.
 
-Nothing as large as the scores is made: for each query the largest score and the sum of exponentials are a fold over the keys;
-what is weighted by them is another one, and so is each gradient. Sources: Vaswani et al., "Attention is all you need", NIPS 2017;
-Rabe, Staats, "Self-attention does not need O(n^2) memory", 2021; Dao et al., "FlashAttention", NeurIPS 2022.
+Nothing as large as the scores is made: the result is a fold over the keys, and so is each gradient. What is summed is
+relative to the largest score so far, rounded up to a multiple of ln 2: where that grows, sums are scaled by a power of two,
+which is exact, so that no bit depends on where keys are split. Sources: Vaswani et al., "Attention is all you need", NIPS
+2017; Rabe, Staats, "Self-attention does not need O(n^2) memory", 2021; Dao et al., "FlashAttention", NeurIPS 2022.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,32 +23,33 @@ from ooc.ops.reduce import in_chain
 from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise, check_positive
 
-# Besides q and k what is read (dots: of these alone), what is made, and over which loop dim that is a sum. Order = codes in
+# Besides q and k what is read (dots: of these alone), what is made, and over which loop dims that is a sum. Order = codes in
 # kernels/products/products.hpp.
 PARTS: dict[str, tuple[str, str, str]] = {
-    "sum": ("", "sums", "q"),
-    "apply": ("v sums", "y", "q"),
+    "forward": ("v", "y sums", "q"),
     "q": ("v dy sums dots", "dx", "q"),
     "k": ("v dy sums dots", "dx", "p"),
     "v": ("dy sums", "dx", "p"),
     "scores": ("v dy sums dots", "dx", ""),
     "dots": ("y dy", "dots", ""),
 }
-FORWARD = ("sum", "apply")
 QUERIES, KEYS = "p", "q"  # loop dims
+LN2 = math.log(2)
+EVEN = 2.0**20  # scores below it are counted in powers of two; beyond it float32 has no digits left for these
 
 
-@register(*(f"attention{'' if how in FORWARD else '_backward'}.{how}" for how in PARTS))
+@register(*(f"attention{'' if how == 'forward' else '_backward'}.{how}" for how in PARTS))
 @dataclass(frozen=True)
 class Attention(Elementwise):
     """A part of y = softmax(scale * q k^T + bias) v, or of its gradients, for n samples and k heads of h queries and w keys.
 
-    how: `sum` (of each query the largest score, and the sum of exponentials relative to it), `apply` (y), `q`, `k`, `v` (their
-    gradients dx), `scores` (the gradient of scale * q k^T + bias), `dots` (of each query the product of y and dy; w is 1).
+    how: `forward` (y, and of each query the sums: what its scores are relative to, which is the largest of them rounded up to
+    a multiple of ln 2, and the sum of exponentials relative to that), `q`, `k`, `v` (their gradients dx), `scores` (the
+    gradient of scale * q k^T + bias), `dots` (of each query the product of y and dy; w is 1).
 
     q is n x k x h x c, k n x k x w x c, v n x k x w x depth, y n x k x h x depth. by: the axes along which the bias is full, as
     letters (`khw`; `1` for a single value), its others are 1; empty: none. A query that all keys are masked for (minus infinity)
-    has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor: `attention.apply
+    has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor: `attention.forward
     n= k= h= w= c= depth= [scale=] [by=]`.
     """
 
@@ -71,7 +74,7 @@ class Attention(Elementwise):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        return f"attention{'' if self.how in FORWARD else '_backward'}.{self.how}"
+        return f"attention{'' if self.how == 'forward' else '_backward'}.{self.how}"
 
     @property
     def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -79,8 +82,7 @@ class Attention(Elementwise):
 
     @property
     def ordered(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Sums of exponentials depend on where they were split: what is largest so far differs."""
-        return () if self.how == "sum" else self.reduce
+        return self.reduce
 
     def operand(self, name: str) -> Operand:
         """One of the tensors, by its name."""
@@ -101,20 +103,19 @@ class Attention(Elementwise):
 
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        return (self.operand(PARTS[self.how][1]),)
+        return tuple(map(self.operand, PARTS[self.how][1].split()))
 
     @cached_property
     def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
         y, compute = self.outputs[0], compute_dtype(self.dtype)
         if not self.reduce:
             return ()
-        return (y if y.dtype in ("f64", compute) else Operand("acc", y.shape, compute, y.axes, y.order),)
+        return (*self.outputs[1:], y if y.dtype in ("f64", compute) else Operand("acc", y.shape, compute, y.axes, y.order))
 
     def flops(self, sizes: Sizes) -> Any:
         products = {
-            "sum": self.c,
             "dots": self.depth,
-            "apply": self.c + self.depth,
+            "forward": self.c + self.depth,
             "v": self.c + self.depth,
             "scores": self.c + self.depth,
         }
@@ -129,24 +130,27 @@ class Attention(Elementwise):
             return
         x = {name: values if name in ("sums", "dots") else values.astype(compute, copy=False) for name, values in x.items()}
         scores = _products(x["q"], x["k"]) * compute.type(self.scale) + x.get("bias", compute.type(0))
-        if self.how == "sum":
-            _sum(scores.astype(np.float64), blocks["sums"].array, first)
-            return
-        weights = _weights(scores, x["sums"]).astype(compute)
+        acc, y = blocks.get(self.state[-1].name) if self.state else None, blocks.get(self.outputs[0].name)
+        before = None if first or acc is None else acc.array[:, :, :, None].astype(compute, copy=False)
+        if self.how == "forward":
+            weights, factor = _weights_so_far(scores, blocks["sums"].array, first)
+            before = None if before is None else before * factor[..., None].astype(compute)
+            divisor = blocks["sums"].array[..., 1:]
+        else:
+            weights, divisor = _weights(scores, x["sums"]), np.ones(())
+        weights = weights.astype(compute)
         if self.how in ("q", "k", "scores"):
             weights = weights * (_products(x["dy"], x["v"]) - x["dots"].astype(compute))
         if self.how == "scores":
             blocks["dx"].array[...] = weights
             return
-        factor = x[{"apply": "v", "q": "k", "k": "q", "v": "dy"}[self.how]]
+        beside = x[{"forward": "v", "q": "k", "k": "q", "v": "dy"}[self.how]]
         turned = weights if self.reduce == (KEYS,) else weights.swapaxes(2, 3)
-        acc = blocks.get(self.state[0].name)
-        before = None if first or acc is None else acc.array[:, :, :, None].astype(compute, copy=False)
-        total = in_chain(turned[..., None] * factor[:, :, None], before, 3)[:, :, :, 0]
+        total = in_chain(turned[..., None] * beside[:, :, None], before, 3)[:, :, :, 0]
         if not last and acc is not None:
             acc.array[...] = total
-        else:
-            blocks[self.outputs[0].name].array[...] = total * compute.type(self.scale if self.how in ("q", "k") else 1)
+        elif y is not None:
+            y.array[...] = total * _share(divisor).astype(compute) * compute.type(self.scale if self.how in ("q", "k") else 1)
 
 
 def _products(rows: Any, columns: Any) -> Any:
@@ -154,22 +158,39 @@ def _products(rows: Any, columns: Any) -> Any:
     return np.cumsum(rows[:, :, :, None] * columns[:, :, None], axis=-1)[..., -1]
 
 
-def _sum(scores: Any, sums: Any, first: bool) -> None:
-    """Add scores to the largest, and to the sums of exponentials."""
-    top = scores.max(axis=3, keepdims=True)
+def _base(top: Any) -> Any:
+    """What scores are relative to where this is the largest of them."""
     with np.errstate(invalid="ignore"):
-        if not first:
-            top = np.maximum(top, sums[..., :1])
-        terms = np.where(scores == -np.inf, 0.0, np.exp(scores - top))
-        total = np.cumsum(terms, axis=3)[..., -1:]
-        if not first:
-            had = sums[..., 1:]
-            total = total + np.where(had > 0, had * np.exp(sums[..., :1] - top), had)
-    sums[..., :1], sums[..., 1:] = top, total
+        return np.where(np.abs(top) < EVEN, np.ceil(top / LN2) * LN2, top)
+
+
+def _exponentials(x: Any, base: Any) -> Any:
+    """exp(x - base), which another base scales by a power of two exactly; of minus infinity 0."""
+    even = (np.abs(x) < EVEN) & (np.abs(base) < EVEN)
+    with np.errstate(invalid="ignore", over="ignore"):
+        power = np.rint(np.where(even, x, 0.0) / LN2)
+        fraction = np.exp(np.where(even, x, 0.0) - power * LN2)
+        scaled = np.ldexp(fraction, (power - np.rint(np.where(even, base, 0.0) / LN2)).astype(np.int64))
+        return np.where(x == -np.inf, 0.0, np.where(even, scaled, np.exp(x - base)))
+
+
+def _weights_so_far(scores: Any, sums: Any, first: bool) -> tuple[Any, Any]:
+    """Exponentials of scores, which are added to the sums, and what sums of before are scaled by."""
+    x = scores.astype(np.float64)
+    before = np.full_like(sums[..., :1], -np.inf) if first else sums[..., :1].copy()
+    base = np.maximum(before, _base(x.max(axis=3, keepdims=True)))
+    weights, factor = _exponentials(x, base), _exponentials(before, base)
+    start = np.zeros_like(before) if first else sums[..., 1:] * factor
+    sums[..., :1], sums[..., 1:] = base, np.cumsum(np.concatenate([start, weights], axis=3), axis=3)[..., -1:]
+    return weights, factor
+
+
+def _share(total: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.where(total == 0, 0.0, 1 / total)
 
 
 def _weights(scores: Any, sums: Any) -> Any:
-    top, total = sums[..., :1], sums[..., 1:]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        weights = np.exp(scores - np.where(top == -np.inf, 0.0, top)) / total
-    return np.where(total == 0, 0.0, weights)
+    base, total = sums[..., :1], sums[..., 1:]
+    with np.errstate(invalid="ignore"):
+        return _exponentials(scores.astype(np.float64), base) * _share(total)

@@ -52,7 +52,7 @@ MATRICES = ("n=1 k=1 h=4096 w=4096 c=4096", "n=1 k=12 h=2048 w=2048 c=64", "n=1 
 SCORES = (
     "n=1 k=12 h=4096 w=4096 c=64 depth=64", "n=8 k=12 h=1024 w=1024 c=64 depth=64", "n=1 k=8 h=64 w=64 c=32 depth=32",
 )  # fmt: skip
-PRODUCTS = {"matmul.nn": MATRICES, **dict.fromkeys(("attention.sum", "attention.apply", "attention_backward.q"), SCORES)}
+PRODUCTS = {"matmul.nn": MATRICES, **dict.fromkeys(("attention.forward", "attention_backward.q"), SCORES)}
 OTHERS = others(PLANES, SLOW, WINDOWS)
 IN_ORDER = ("reduce.bias", "reduce.positions", "bn.moments", "bn.sums")  # `plain` is another kernel, and slower
 FULL = Effort(8 << 30, 256 * MIB, 1, 7, 2e-3, 2.0)

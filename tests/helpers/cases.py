@@ -194,7 +194,7 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             values = in_domain(op, o.name, values)
             found[o.name] = values.astype(numpy_dtype(o.dtype))
     if isinstance(op, Attention) and "sums" in found:  # what it makes of them is meant for those of its scores
-        found["sums"] = attention(replace(op, how="sum"), {n: v.astype(np.float64) for n, v in found.items()})["sums"]
+        found["sums"] = attention(replace(op, how="forward"), {n: v.astype(np.float64) for n, v in found.items()})["sums"]
     return found
 
 

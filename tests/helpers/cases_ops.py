@@ -60,7 +60,7 @@ from ooc.ops import (
     Upsample,
     UpsampleBackward,
 )  # fmt: skip
-from ooc.ops.attention import FORWARD, PARTS
+from ooc.ops.attention import PARTS
 from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
@@ -407,7 +407,7 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "multiply": _multiply,
     **{f"binary.{how}": _binary(how) for how in BINARIES},
     **{f"matmul.{how}": _matmul(how) for how in PRODUCTS},
-    **{f"attention{'' if how in FORWARD else '_backward'}.{how}": _attention(how) for how in PARTS},
+    **{f"attention{'' if how == 'forward' else '_backward'}.{how}": _attention(how) for how in PARTS},
     "concat": _concat,
     "place": _place,
     "argmax": _argmax,

@@ -71,7 +71,7 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "multiply": multiply,
     **{f"binary.{how}": binary for how in BINARIES},
     **dict.fromkeys(("matmul.nn", "matmul.nt", "matmul.tn"), matmul),
-    **dict.fromkeys(("attention.sum", "attention.apply"), attention),
+    "attention.forward": attention,
     **dict.fromkeys((f"attention_backward.{how}" for how in ("q", "k", "v", "scores", "dots")), attention),
     "concat": concat,
     "place": place,

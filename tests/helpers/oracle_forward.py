@@ -105,12 +105,13 @@ def attention(op: Any, given: Arrays) -> Results:
     if op.how == "dots":
         return {"dots": (given["y"] * given["dy"]).sum(axis=3, keepdims=True)}
     scores = op.scale * np.einsum("nkic,nkjc->nkij", given["q"], given["k"]) + given.get("bias", 0.0)
-    if op.how == "sum":
-        top = scores.max(axis=3, keepdims=True)
-        return {"sums": np.concatenate([top, np.exp(scores - top).sum(axis=3, keepdims=True)], axis=3)}
+    if op.how == "forward":
+        base = np.ceil(scores.max(axis=3, keepdims=True) / np.log(2)) * np.log(2)
+        terms = np.exp(scores - base)
+        total = terms.sum(axis=3, keepdims=True)
+        y = {"y": np.einsum("nkij,nkjc->nkic", terms / total, given["v"])} if "v" in given else {}
+        return {"sums": np.concatenate([base, total], axis=3), **y}
     weights = np.exp(scores - given["sums"][..., :1]) / given["sums"][..., 1:]
-    if op.how == "apply":
-        return {"y": np.einsum("nkij,nkjc->nkic", weights, given["v"])}
     if op.how == "v":
         return {"dx": np.einsum("nkij,nkic->nkjc", weights, given["dy"])}
     slopes = weights * (np.einsum("nkic,nkjc->nkij", given["dy"], given["v"]) - given["dots"])

@@ -44,15 +44,16 @@ def _matmul(op: MatMul, workspace: Any, threads: int) -> Kernel:
 
 def _attention(op: Attention, workspace: Any, threads: int) -> Kernel:
     of, code = tuple(PARTS).index(op.how), native.DTYPE_CODES[op.dtype]
-    state = op.state[0].name if op.state else ""
+    state = op.state[-1].name if op.state else ""
 
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
         read = {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
         if "bias" in read:
             read["bias"] = np.broadcast_to(read["bias"], tuple(tile[d].extent for d in ("n", "k", *OUT[2])))
-        acc = blocks[state].array if state in blocks and op.how != "sum" else None
-        result = blocks[op.outputs[0].name].array if last or op.how == "sum" else None
+        if op.how == "forward":
+            read["sums"] = blocks["sums"].array
+        acc, result = (blocks[name].array if name in blocks else None for name in (state, op.outputs[0].name))
         read.setdefault("q", read.get("y"))  # of the two that dots are products of
         arrays = [*(read.get(name) for name in ("q", "k", "v", "bias", "sums", "dots", "dy")), result, acc]
         data, strides = zip(*map(_located, arrays), strict=True)

@@ -23,7 +23,7 @@ from ooc.ir.region import Sizes, Span, Tile
 
 DENSE = (0, 1, 2, 3)
 SCALED = ("q", "k")
-TOP, TOTAL, BIAS, SLOPES, DOTS, RESULT = 1, 2, 3, 4, 5, 8  # slots of kernels/device/attention.cu beside the scores
+BASE, TOTAL, BIAS, SLOPES, DOTS, FACTOR, RESULT = 1, 2, 3, 4, 5, 7, 8  # slots of kernels/device/attention.cu beside the scores
 
 
 class BlasProduct:
@@ -73,9 +73,8 @@ class BlasAttention(BlasProduct):
             raise UnsupportedError("cuBLAS: a tile without scores")
         scores = self._matrix(pieces, shape, compute_dtype(op.dtype))
         multiply(self.backend.blas, scores, x["k"], x["q"].swapaxes(2, 3), op.scale, 0.0, self.tf32)
-        if how == "sum":
-            sums = op.outputs[0]
-            self._launch("attention_rows", {**x, "sums": crop(blocks[sums.name], sums.region(tile)).array}, scores, first=first)
+        if how == "forward":
+            self._forward(pieces, x, scores, tile, blocks, first, last)
             return
         slopes = None
         if how in SLOPED:
@@ -84,36 +83,66 @@ class BlasAttention(BlasProduct):
         if how == "scores":
             result = op.outputs[0]
             dx = crop(blocks[result.name], result.region(tile)).array
-            self._launch("attention_weigh", x, scores, slopes, dx.swapaxes(2, 3))
+            self._weigh(x, scores, dx.swapaxes(2, 3), slopes)
             return
-        weights = self._matrix(pieces, shape, op.dtype) if ITEM_BYTES[op.dtype] == 2 else scores
-        self._launch("attention_weigh", x, scores, slopes, weights)
-        factor = x[{"apply": "v", "q": "k", "k": "q", "v": "dy"}[how]]
-        turned = weights.swapaxes(2, 3) if how in ("apply", "q") else weights
+        weights = self._weights(pieces, scores)
+        self._weigh(x, scores, weights, slopes)
+        factor = x[{"q": "k", "k": "q", "v": "dy"}[how]]
+        turned = weights.swapaxes(2, 3) if how == "q" else weights
         self.add(turned, factor, tile, blocks, op.scale if how in SCALED else 1.0, first, last)
+
+    def _forward(
+        self, pieces: Pieces, x: dict[str, Any], scores: Any, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool
+    ) -> None:  # fmt: skip
+        """Scores become exponentials, by which values are weighted; what was summed before is scaled to them."""
+        y, sums = self.op.outputs
+        total = blocks[self.op.state[-1].name if self.op.state[-1].name in blocks else y.name].array
+        x["sums"] = blocks[sums.name].array
+        factors = self._matrix(pieces, (*scores.shape[:2], 1, scores.shape[3]), "f64")
+        queries = {slot: x["sums"][..., i][:, :, None] for i, slot in enumerate((BASE, TOTAL))}
+        bias = {BIAS: x["bias"].swapaxes(2, 3)} if "bias" in x else {}
+        slots = {0: scores, FACTOR: factors, **queries, **bias}
+        self._launch("attention_rows", scores.size // scores.shape[2], slots, first=first)
+        weights = self._weights(pieces, scores)
+        rounded = total.dtype != scores.dtype  # results of a half type have no room for undivided sums
+        self._weigh(x, scores, weights, None, divided=rounded)
+        if not first:
+            self._scale(total, factors.swapaxes(2, 3), total)
+        multiply(self.backend.blas, total, weights.swapaxes(2, 3), x["v"], 1.0, 0.0 if first else 1.0, self.tf32)
+        if last and not rounded:
+            self._scale(total, x["sums"][..., 1:], blocks[y.name].array, divided=True)
 
     def _matrix(self, pieces: Pieces, shape: tuple[int, ...], dtype: str) -> Any:
         kind = numpy_dtype(dtype)
         memory = pieces.take(int(aligned(math.prod(shape) * kind.itemsize)))
         return dense(memory, 0, shape, kind, DENSE)
 
+    def _weights(self, pieces: Pieces, scores: Any) -> Any:
+        """Room for the weights: of a half type beside the scores, else where they are."""
+        return self._matrix(pieces, scores.shape, self.op.dtype) if ITEM_BYTES[self.op.dtype] == 2 else scores
+
+    def _weigh(self, x: Mapping[str, Any], scores: Any, result: Any, slopes: Any, divided: bool = True) -> None:
+        """Weights of scores, or their slopes."""
+        arrays = {0: scores, RESULT: result, BASE: x["sums"][..., 0][:, :, None], TOTAL: x["sums"][..., 1][:, :, None]}
+        if "bias" in x:
+            arrays[BIAS] = x["bias"].swapaxes(2, 3)
+        if slopes is not None:
+            arrays |= {SLOPES: slopes, DOTS: x["dots"][..., 0][:, :, None]}
+        self._launch("attention_weigh", scores.size, arrays, result.dtype != scores.dtype, divided)
+
+    def _scale(self, x: Any, by: Any, y: Any, divided: bool = False) -> None:
+        """y = x times, or divided by, a number for each query; of all queries 0 where that is 0."""
+        self._launch("attention_scale", x.size, {0: x, FACTOR: by, RESULT: y}, y.dtype != x.dtype, divided)
+
     def _launch(
-        self, name: str, x: Mapping[str, Any], scores: Any, slopes: Any = None, result: Any = None, first: bool = True
+        self, name: str, threads: int, slots: Mapping[int, Any], narrowed: bool = False, divided: bool = False, first: bool = True
     ) -> None:  # fmt: skip
-        """A kernel over the scores, or over the queries."""
-        sums, bias = x["sums"], x.get("bias")
-        slots = {
-            0: scores, TOP: sums[..., 0][:, :, None], TOTAL: sums[..., 1][:, :, None], SLOPES: slopes, RESULT: result,
-            BIAS: None if bias is None else bias.swapaxes(2, 3), DOTS: None if slopes is None else x["dots"][..., 0][:, :, None],
-        }  # fmt: skip
         args = Arguments(BLANK)
         args.phase(first, True)
-        args.record["whole"][0] = result is not None and result.dtype != scores.dtype
+        args.record["whole"][0], args.record["whole"][1] = narrowed, divided
         for slot, array in slots.items():
-            if array is not None:
-                lifted = array[:, :, None]
-                args.fill(slot, lifted.shape, tuple(Span(0, e) for e in lifted.shape), lifted)
-        threads = scores.size if result is not None else scores.size // scores.shape[2]
+            lifted = array[:, :, None]
+            args.fill(slot, lifted.shape, tuple(Span(0, e) for e in lifted.shape), lifted)
         self.backend.launch(name, self.op.dtype, threads, args.record, args.index)
 
 

@@ -48,8 +48,7 @@ class AttentionLayer(Layer):
 
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (q, k, v, *bias), sums = node.reads, f"{node.name}.sums"
-        writer.call(self._op(writer, node, "sum"), (q, k, *bias), (sums,))
-        writer.call(self._op(writer, node, "apply"), (q, k, v, sums, *bias), (node.made,))
+        writer.call(self._op(writer, node, "forward"), (q, k, v, *bias), (node.made, sums))
 
     def backward(self, writer: Writer, node: LayerNode, dy: str) -> tuple[str | None, ...]:
         (q, k, v, *bias), sums, dots = node.reads, f"{node.name}.sums", f"d.{node.name}.dots"

@@ -22,7 +22,7 @@ from ooc.ops.attention import PARTS
 from ooc.ops.matmul import HOWS
 from ooc.schedule.place import Place
 
-SERVED = (*(f"matmul.{how}" for how in HOWS), *(f"attention.{how}" for how in PARTS if how != "dots"))
+SERVED = (*(f"matmul.{how}" for how in HOWS), *(f"attention {how}" for how in PARTS if how != "dots"))
 FORMS = tuple(form for form in KINDS if form.startswith(("matmul.", "attention")) and not form.endswith(".dots"))
 
 
