@@ -47,10 +47,10 @@ class Attention(Elementwise):
     a multiple of ln 2, and the sum of exponentials relative to that), `q`, `k`, `v` (their gradients dx), `scores` (the
     gradient of scale * q k^T + bias), `dots` (of each query the product of y and dy; w is 1).
 
-    q is n x k x h x c, k n x k x w x c, v n x k x w x depth, y n x k x h x depth. by: the axes along which the bias is full, as
-    letters (`khw`; `1` for a single value), its others are 1; empty: none. A query that all keys are masked for (minus infinity)
-    has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor: `attention.forward
-    n= k= h= w= c= depth= [scale=] [by=]`.
+    q is n x k x h x c, k n x k x w x c, v n x k x w x depth, y n x k x h x depth. by: the axes along which the bias is full,
+    as letters (`khw`; `1` for a single value), its others are 1; empty: none. A query that all keys are masked for (minus
+    infinity) has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor:
+    `attention.forward n= k= h= w= c= depth= [scale=] [by=]`.
     """
 
     how: str

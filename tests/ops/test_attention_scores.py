@@ -21,7 +21,8 @@ from ooc.schedule.plan import Plan
 INF, LOWEST, KEYS = np.inf, float(np.finfo("f4").min), 12
 ROWS = np.repeat(np.array([
     [LOWEST, LOWEST, LOWEST, LOWEST], [-1e9, -1e9, -1e9, -1e9], [1, 2, 3, 4], [-INF, 0, 0, -INF], [-INF, -INF, -INF, -INF],
-    [-INF, -INF, -INF, 5], [3e38, -3e38, 0, 0], [4999, 5001, 4998, 5000], [1e5, 1e5 - 1, 0, 1e5 - 3], [-9000, -8999, LOWEST, -9002],
+    [-INF, -INF, -INF, 5], [3e38, -3e38, 0, 0], [4999, 5001, 4998, 5000], [1e5, 1e5 - 1, 0, 1e5 - 3],
+    [-9000, -8999, LOWEST, -9002],
     [-1e9, 0.5, -0.25, -1e9], [-30, 70, -100, 69.5], [2e6, 2e6 - 1, 2e6 - 2, -2e6], [0, 0, 0, 0],
 ]), KEYS // 4, axis=1).astype("f4")  # fmt: skip
 
