@@ -78,10 +78,11 @@ void bind_matmul(py::module_ &m) {
 }
 
 void bind_attention(py::module_ &m) {
-  call(m, "attention", &attention, py::arg("of"), py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("shape"),
-       py::arg("depth"), py::arg("scale"), py::arg("more"), py::arg("last"), py::arg("threads") = 1,
-       "A part of attention, by its place in ooc.ops.attention. data: addresses of q, k, v, bias, sums, dots, dy, the result and its "
-       "partial sums (0: none); strides: of samples, heads, rows and depth of each; shape: samples, heads, queries, keys, depth of q.");
+  call(m, "attention", &attention, py::arg("of"), py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("grouped"),
+       py::arg("shape"), py::arg("depth"), py::arg("scale"), py::arg("more"), py::arg("last"), py::arg("threads") = 1,
+       "A part of attention, by its place in ooc.ops.attention. data: addresses of q, k, v, bias, mask, sums, dots, dy, the result and "
+       "its partial sums (0: none); strides: of samples, heads (of the biases: in a group), rows and depth of each; grouped: heads of a "
+       "group, and from group to group of bias and mask; shape: samples, heads, queries, keys, depth of q.");
 }
 
 void bind_resize(py::module_ &m) {

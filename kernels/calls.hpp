@@ -12,8 +12,8 @@ namespace ooc {
 
 using Ints = std::vector<i64>;
 using Four = std::array<i64, 4>;
-using Nine = std::array<uintptr_t, 9>;
-using NineFours = std::array<Four, 9>;
+using Ten = std::array<uintptr_t, 10>;
+using TenFours = std::array<Four, 10>;
 
 // staging/copies.cpp
 namespace staging {
@@ -53,11 +53,11 @@ void function(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x
 void binary(int of, int dtype, uintptr_t y, const Five &y_strides, uintptr_t x, const Five &x_strides, uintptr_t z,
             const Five &z_strides, const Five &shape, int threads);
 
-// attention.cpp
-void attention(int of, int dtype, const Nine &data, const NineFours &strides, const Five &shape, i64 depth, double scale, bool more,
-               bool last, int threads);
+// products/attention.cpp
+void attention(int of, int dtype, const Ten &data, const TenFours &strides, const Three &grouped, const Five &shape, i64 depth,
+               double scale, bool more, bool last, int threads);
 
-// matmul.cpp
+// products/matmul.cpp
 void matmul(int dtype, uintptr_t y, const Four &y_strides, uintptr_t acc, const Four &acc_strides, uintptr_t a,
             const Four &a_strides, uintptr_t b, const Four &b_strides, const Five &shape, double alpha, bool more, bool last,
             int threads);

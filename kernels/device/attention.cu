@@ -1,6 +1,7 @@
 // Attention, a thread for each result: meaning as in ooc/ops/attention.py.
 //
-// t = q k v bias sums dots - - dy y dx; whole = the part (see PARTS there); real = scale. Sums go along what passes in its order.
+// t = q k v bias sums dots - - dy y dx mask; whole = the part (see PARTS there), and of either bias how its heads follow from those of q:
+// divided by one number, modulo another; real = scale. Sums go along what passes in its order.
 
 enum { FORWARD, OF_Q, OF_K, OF_V, OF_SCORES, DOTS };
 enum { DEEP = 8 };  // results of a query that a thread sums at a time
@@ -44,9 +45,15 @@ DEVICE C row_product(const Tensor& x, Index i, const Tensor& z, Index j, const A
   return sum;
 }
 
+// A score and a bias, if there is one; its heads follow from whole[of] and the next one.
+DEVICE C added(const Args& a, int slot, int of, C x, Index n, Index k, Index query, Index key) {
+  const Tensor& t = a.t[slot];
+  return t.data ? x + load(t, offset(t, n, k / number(a, of) % number(a, of + 1), 0, query, key)) : x;
+}
+
 DEVICE C score(const Args& a, const At& at, Index query, Index key) {
   const C x = row_product(a.t[0], query, a.t[1], key, at) * (C)a.real[0];
-  return a.t[3].data ? x + load(a.t[3], offset(a.t[3], at.x[0], at.x[1], 0, query, key)) : x;
+  return added(a, 11, 3, added(a, 3, 1, x, at.x[0], at.x[1], query, key), at.x[0], at.x[1], query, key);
 }
 
 DEVICE double about(const Tensor& t, const At& at, Index query, Index which) {
@@ -127,11 +134,12 @@ KERNEL(attention) {
   }
 }
 
-// Of a tile's scores, keys by queries, in the computed type: t = scores base total bias slopes dots - factor made.
+// Of a tile's scores, keys by queries, in the computed type: t = scores base total bias slopes dots - factor made mask. whole: as the
+// kernels say, and from 2 on the heads of bias and mask, as above.
 
 DEVICE C scored(const Args& a, Index n, Index k, Index key, Index query) {
   const C x = value<C>(a.t[0], offset(a.t[0], n, k, 0, key, query));
-  return a.t[3].data ? x + load(a.t[3], offset(a.t[3], n, k, 0, key, query)) : x;
+  return added(a, 9, 4, added(a, 3, 2, x, n, k, key, query), n, k, key, query);
 }
 
 // The sums of each query, and by what is multiplied what was summed before.

@@ -132,14 +132,16 @@ template <typename C>
 OOC_INLINE void score(Room<C> &room, const Attention &job, const AttentionPiece &p, Span pass) {
   const bool turned = job.turned();
   multiply_rows(room.scores, room.kept, room, job, p, turned ? job.k : job.q, turned ? job.q : job.k, pass, job.c);
-  const Four &bs = job.bias.strides;
-  const i64 item = item_size(job.type), along = turned ? bs[2] : bs[3], down = turned ? bs[3] : bs[2];
-  for (i64 r = 0; r < p.kept.count; ++r) {
-    C *x = room.scores + r * kColumns<C>;
-    for (i64 j = 0; j < pass.count; ++j) x[j] *= C(job.scale);
-    if (job.bias.data)
-      add_row(x, job.bias.data + (p.n * bs[0] + p.k * bs[1] + (p.kept.lo + r) * down + pass.lo * along) * item, job.type, along,
-              pass.count);
+  for (i64 r = 0; r < p.kept.count; ++r)
+    for (i64 j = 0; j < pass.count; ++j) room.scores[r * kColumns<C> + j] *= C(job.scale);
+  const i64 item = item_size(job.type);
+  for (const Added &bias : job.biases) {
+    if (!bias.rows.data) continue;
+    const Four &bs = bias.rows.strides;
+    const i64 along = turned ? bs[2] : bs[3], down = turned ? bs[3] : bs[2];
+    const char *from = bias.rows.data + (p.n * bs[0] + p.k / job.inner * bias.group + p.k % job.inner * bs[1] + pass.lo * along) * item;
+    for (i64 r = 0; r < p.kept.count; ++r)
+      add_row(room.scores + r * kColumns<C>, from + (p.kept.lo + r) * down * item, job.type, along, pass.count);
   }
 }
 

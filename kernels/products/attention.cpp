@@ -8,15 +8,17 @@ namespace ooc {
 
 using namespace products;
 
-void attention(int of, int dtype, const Nine &data, const NineFours &strides, const Five &shape, i64 depth, double scale, bool more,
-               bool last, int threads) {
+void attention(int of, int dtype, const Ten &data, const TenFours &strides, const Three &grouped, const Five &shape, i64 depth,
+               double scale, bool more, bool last, int threads) {
   if (of < 0 || of > static_cast<int>(Attend::last)) throw std::invalid_argument("unknown code of attention");
   const auto [samples, heads, queries, keys, c] = shape;
   if (volume(shape) == 0) return;
   const auto operand = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
-  const Attention job{static_cast<Attend>(of), dtype_of(dtype), operand(0), operand(1), operand(2), operand(3), operand(4), operand(5), operand(6),
-                      reinterpret_cast<char *>(data[7]), reinterpret_cast<char *>(data[8]), strides[7], strides[8], heads, queries,
-                      keys, c, depth, scale, more, last};
+  const auto [inner, bias_step, mask_step] = grouped;
+  const Attention job{static_cast<Attend>(of), dtype_of(dtype), operand(0), operand(1), operand(2),
+                      {{operand(3), bias_step}, {operand(4), mask_step}}, operand(5), operand(6), operand(7),
+                      reinterpret_cast<char *>(data[8]), reinterpret_cast<char *>(data[9]), strides[8], strides[9], heads, inner,
+                      queries, keys, c, depth, scale, more, last};
   const bool forward = job.of == Attend::forward, plain = job.of == Attend::scores || job.of == Attend::dots;
   if (!job.acc && !plain && (more || !last)) throw std::invalid_argument("partial sums without a place");
   const bool wide = job.type == Dtype::f64;

@@ -44,13 +44,20 @@ struct Piece {
 
 enum class Attend : int { forward, dq, dk, dv, scores, dots, last = dots };
 
+struct Added {
+  Rows rows;  // strides of samples, heads of a group, queries, keys
+  i64 group;  // from group to group
+};
+
 struct Attention {
   Attend of;
   Dtype type;
-  Rows q, k, v, bias, sums, dots, dy;  // strides of the bias: of samples, heads, queries, keys
+  Rows q, k, v;
+  Added biases[2];
+  Rows sums, dots, dy;
   char *out, *acc;
   Four out_strides, acc_strides;
-  i64 heads, queries, keys, c, e;
+  i64 heads, inner, queries, keys, c, e;  // inner: heads of a group
   double scale;
   bool more, last;
 

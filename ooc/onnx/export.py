@@ -146,10 +146,16 @@ def matmul(context: OnnxLayer) -> str:
 
 @exporter("attention")
 def attention(context: OnnxLayer) -> str:
-    q, k, v, *bias = (context.beside(i) for i in range(len(context.node.reads)))
+    q, k, v, *biases = (context.beside(i) for i in range(len(context.node.reads)))
+    layer, shapes = context.layer, [context.shape(i) for i in range(len(context.node.reads))]
     scores = context.op("MatMul", q, context.op("Transpose", k, perm=[0, 1, 3, 2]))
-    scores = scores if context.layer.scale == 1 else context.op("Mul", scores, context.constant("scale", context.layer.scale))
-    scores = context.op("Add", scores, *bias) if bias else scores
+    scores = scores if layer.scale == 1 else context.op("Mul", scores, context.constant("scale", layer.scale))
+    for bias, apart, shape in zip(biases, layer.apart(shapes), shapes[3:], strict=True):
+        if layer.groups > 1:
+            heads = np.asarray((1, layer.groups, shapes[0][0] // layer.groups, 1, 1), np.int64)
+            bias = context.op("Expand", context.reshaped(bias, apart), context.constant("heads", heads))
+            bias = context.reshaped(bias, (shapes[0][0], *shape[1:]))
+        scores = context.op("Add", scores, bias)
     return context.op("MatMul", context.op("Softmax", scores, axis=-1), v)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate import parts
+from ooc.translate import attention, parts
 from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import joined, padded, positions_of_blocks, sliced
@@ -126,8 +126,9 @@ def transpose(context: OnnxNode) -> GraphTensor:
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(context: OnnxNode) -> GraphTensor:
     """The same bytes, where the batch stays in front."""
-    x = context.tensor()
-    return reshaped(context, x, _extents(context, x))
+    x = context.waiting(0)
+    waiting = attention.apart(context, x, _extents(context, x)) if isinstance(x, GraphTensor) else None
+    return waiting or reshaped(context, context.tensor(), _extents(context, context.tensor()))
 
 
 def _extents(context: OnnxNode, x: GraphTensor) -> Shape:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import cached_property
-from ooc.errors import ShapeError
+from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Sizes, Tile, Whole
 from ooc.ops.reduce import in_chain
@@ -48,9 +48,12 @@ class Attention(Elementwise):
     gradient of scale * q k^T + bias), `dots` (of each query the product of y and dy; w is 1).
 
     q is n x k x h x c, k n x k x w x c, v n x k x w x depth, y n x k x h x depth. by: the axes along which the bias is full,
-    as letters (`khw`; `1` for a single value), its others are 1; empty: none. A query that all keys are masked for (minus
-    infinity) has y = 0. Sources: torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward. Descriptor:
-    `attention.forward n= k= h= w= c= depth= [scale=] [by=]`.
+    as letters (`khw`; `1` for a single value), its others are 1; empty: none. mask: the same of a second bias. groups: heads
+    come in so many groups, windows say, one after the other; `g` are these, and `k` the heads of one, in the letters of
+    biases then. A query that all keys are masked for (minus infinity) has y = 0. Sources:
+    torch.nn.functional.scaled_dot_product_attention; cudnnMultiHeadAttnForward; biases of heads and masks of windows: Liu et
+    al., "Swin Transformer", ICCV 2021. Descriptor: `attention.forward n= k= h= w= c= depth= [scale=] [by=] [mask=]
+    [groups=]`.
     """
 
     how: str
@@ -61,6 +64,7 @@ class Attention(Elementwise):
     depth: int
     scale: float = 1.0
     by: str = ""
+    mask: str = ""
     groups: int = 1
     dtype: str = "f32"
     layout: str = "channels_first"
@@ -70,7 +74,12 @@ class Attention(Elementwise):
         check_positive(self.kind, c=self.c, depth=self.depth)
         if self.rank != 2:
             raise ShapeError(f"{self.kind}: expected queries and keys, h= and w=, got {self.rank} axes")
-        self.check_letters(by=self.by)
+        if self.k % self.groups:
+            raise ArgumentError(f"{self.kind}: groups: expected a divisor of {self.k} heads, got {self.groups}")
+        known = "ngkhw" if self.groups > 1 else "nkhw"
+        for name, letters in (("by", self.by), ("mask", self.mask)):
+            if letters != "1" and not set(letters) <= set(known):
+                raise ArgumentError(f"{self.kind}: {name}= takes letters of {known}, or 1; got {letters!r}")
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -95,9 +104,33 @@ class Attention(Elementwise):
         dtype = "f64" if name in ("sums", "dots") else self.dtype
         return Operand(name, (self.n, self.k, self.dims[along], deep), dtype, axes, self.memory_order)
 
+    @property
+    def biases(self) -> dict[str, str]:
+        """The letters of what is added to scores, by the operand's name."""
+        return {name: letters for name, letters in (("bias", self.by), ("mask", self.mask)) if letters}
+
+    def _added(self, name: str, letters: str) -> Operand:
+        heads: tuple[int, AxisMap] = (1, Whole(1))
+        if self.groups == 1 or {"g", "k"} <= set(letters):
+            heads = (self.k, self.axes[1]) if "k" in letters else heads
+        elif "k" in letters:
+            heads = (self.k // self.groups, Along("k"))
+        elif "g" in letters:
+            heads = (self.groups, Along("g"))
+        extents, axes = (self.n, *self.extent), (self.axes[0], *self.axes[2:])
+        full = [(e, a) if letter in letters else (1, Whole(1)) for letter, e, a in zip("nhw", extents, axes, strict=True)]
+        each: list[tuple[int, AxisMap]] = [full[0], heads, *full[1:]]
+        return Operand(name, tuple(e for e, _ in each), self.dtype, tuple(a for _, a in each), self.memory_order)
+
+    def by_groups(self, name: str, array: Any, tile: Tile) -> Any:
+        """A block of a bias as n x groups x heads x queries x keys, with 1 where it is repeated."""
+        letters, (n, _, h, w) = self.biases[name], array.shape
+        groups = tile["g"].extent if "g" in tile and "g" in letters else 1
+        return array.reshape(n, groups, tile["k"].extent if "k" in letters else 1, h, w)
+
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        bias = (self.partial("bias", self.by),) if self.by else ()
+        bias = [self._added(name, letters) for name, letters in self.biases.items()]
         scored = () if self.how == "dots" else ("q", "k")
         return (*map(self.operand, (*scored, *PARTS[self.how][0].split())), *bias)
 
@@ -129,7 +162,10 @@ class Attention(Elementwise):
             blocks["dots"].array[...] = np.cumsum(y * dy, axis=3)[..., -1:]
             return
         x = {name: values if name in ("sums", "dots") else values.astype(compute, copy=False) for name, values in x.items()}
-        scores = _products(x["q"], x["k"]) * compute.type(self.scale) + x.get("bias", compute.type(0))
+        scores = _products(x["q"], x["k"]) * compute.type(self.scale)
+        for name in self.biases:
+            apart = scores.reshape(len(scores), tile["g"].extent if "g" in tile else 1, -1, *scores.shape[2:])
+            scores = (apart + self.by_groups(name, x[name], tile)).reshape(scores.shape)
         acc, y = blocks.get(self.state[-1].name) if self.state else None, blocks.get(self.outputs[0].name)
         before = None if first or acc is None else acc.array[:, :, :, None].astype(compute, copy=False)
         if self.how == "forward":

@@ -8,7 +8,7 @@ import torch
 
 from ooc.torch.translator import TorchCall, operator
 from ooc.translate import attention, elementwise
-from ooc.translate.building import Constant, GraphTensor
+from ooc.translate.building import Bias, Constant, GraphTensor
 
 
 @operator("mm", "bmm", "matmul")
@@ -48,4 +48,5 @@ def attend(context: TorchCall) -> GraphTensor:
             mask = mask.through(lambda held: torch.where(held, 0.0, -math.inf))
         else:  # a condition is 1 or 0, the logarithms of which are these
             mask = elementwise.function(context, mask, "log", last=False)
-    return attention.attended(context, q, k, v, mask, context.argument("scale"))
+    biases = () if mask is None else (Bias(mask, q),)
+    return attention.attended(context, q, k, v, biases, context.argument("scale"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ooc.torch.translator import MovedStatistic, TorchCall, name_of, operator
+from ooc.translate import attention
 from ooc.translate.binary import as_tensor, binary, expanded
 from ooc.translate.building import Constant, GraphTensor
 from ooc.translate.parts import (
@@ -209,7 +210,9 @@ def _padded(context: TorchCall, mode: str, fill: float) -> GraphTensor:
 
 @operator("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten")
 def view(context: TorchCall) -> GraphTensor:
-    return reshaped(context, context.tensor(), context.shape)
+    x = context.waiting("self")
+    waiting = attention.apart(context, x, context.shape) if isinstance(x, GraphTensor) else None
+    return waiting or reshaped(context, context.tensor(), context.shape)
 
 
 @operator("permute", "transpose")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 from ooc.networks import layers
 from ooc.translate.binary import as_tensor, expanded
-from ooc.translate.building import Building, Constant, GraphTensor, Operand, Scores, Shape, exact
+from ooc.translate.building import Bias, Building, Constant, GraphTensor, Operand, Scores, Shape, exact
 from ooc.translate.elementwise import add, affine, reciprocal, softmax
 from ooc.translate.products import linear
 from ooc.translate.tensors import BATCH, MOST_AXES
-from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped
+from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped, viewed
+
+MOST_BIASES = 2  # that attention takes: of heads and of windows, say
 
 
 def matmul(b: Building, x: Operand, z: Operand, alpha: float = 1.0, last: bool = True) -> GraphTensor:
@@ -74,7 +78,7 @@ def product(b: Building, x: GraphTensor, z: GraphTensor, alpha: float = 1.0, las
     """alpha * x z of two tensors, which waits for its reader; of weights that wait, attention."""
     weights = b.site.scores.get(x.name)
     if weights is not None and weights.soft and alpha == 1:
-        return attended(b, weights.x, turned(b, weights.z, last=False), multiplied(b, z), weights.bias, weights.alpha)
+        return attended(b, weights.x, turned(b, weights.z, last=False), multiplied(b, z), weights.biases, weights.alpha)
     x, z = multiplied(b, x), multiplied(b, z)
     heads = _heads(x.shape, z.shape)
     if heads is None:
@@ -99,7 +103,9 @@ def multiplied(b: Building, x: GraphTensor) -> GraphTensor:
         return x
     if x.name not in b.site.multiplied:
         y = _product_of(b, scores, x.name)
-        y = y if scores.bias is None else add(b, y, scores.bias, last=False)
+        for bias in scores.biases:
+            y = add(b, reshaped(b, y, (*bias.rows.shape[:-1], x.shape[-1]), last=False), bias.added, last=False)
+        y = reshaped(b, y, x.shape, last=False)
         b.site.multiplied[x.name] = softmax(b, y, len(y.shape) - 1, "plain", last=False) if scores.soft else y
     return b.site.multiplied[x.name]
 
@@ -125,7 +131,7 @@ def scaled(b: Building, x: Operand, by: Operand, divided: bool = False) -> Graph
     if isinstance(x, Constant) and not divided:
         x, by = by, x
     scores = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None
-    if scores is None or not isinstance(by, Constant) or by.number == 0 or scores.bias is not None or scores.soft:
+    if scores is None or not isinstance(by, Constant) or by.number == 0 or scores.biases or scores.soft:
         return None
     if by.number is None:
         return _scaled_rows(b, scores, by.through(reciprocal) if divided else by)
@@ -147,12 +153,25 @@ def biased(b: Building, x: Operand, bias: Operand) -> GraphTensor | None:
     if not (isinstance(x, GraphTensor) and x.name in b.site.scores):
         x, bias = bias, x
     scores = b.site.scores.get(x.name) if isinstance(x, GraphTensor) else None
-    if scores is None or scores.bias is not None or scores.soft or len(bias.shape) > len(x.shape):
+    if scores is None or len(scores.biases) == MOST_BIASES or scores.soft or len(bias.shape) > len(x.shape):
         return None
     have = (1,) * (len(x.shape) - len(bias.shape)) + bias.shape
     if any(e not in (1, f) for e, f in zip(have, x.shape, strict=True)):
         return None
-    return _waiting(b, scores._replace(bias=bias if isinstance(bias, Constant) else multiplied(b, bias)))
+    added = bias if isinstance(bias, Constant) else multiplied(b, bias)
+    return _waiting(b, scores._replace(biases=(*scores.biases, Bias(added, scores.x))))
+
+
+def apart(b: Building, x: GraphTensor, shape: Shape) -> GraphTensor | None:
+    """Scores that wait, with the axes in front of rows and columns split or joined; None: there are none, or others change."""
+    scores = b.site.scores.get(x.name)
+    if scores is None or shape[-2:] != x.shape[-2:] or math.prod(shape) != math.prod(x.shape):
+        return None
+    views = [b.site.view(t).split((*shape[:-2], *t.shape[-2:])) for t in (scores.x, scores.z)]
+    if any(view is None or view.batch_axis > len(shape) - 3 for view in views):
+        return None
+    seen = [viewed(b, view, last=False) for view in views if view is not None]
+    return _waiting(b, scores._replace(x=seen[0], z=seen[1]))
 
 
 def softened(b: Building, x: GraphTensor, axis: int) -> GraphTensor | None:
@@ -171,9 +190,9 @@ def _heads(x: Shape, z: Shape) -> Shape | None:
 
 
 def attended(
-    b: Building, q: GraphTensor, k: GraphTensor, v: GraphTensor, mask: Operand | None, scale: float | None
+    b: Building, q: GraphTensor, k: GraphTensor, v: GraphTensor, biases: Sequence[Bias], scale: float | None
 ) -> GraphTensor:
-    """softmax(scale * q k^T + mask) v. Source: Vaswani et al., "Attention is all you need", NIPS 2017."""
+    """softmax(scale * q k^T + biases) v. Source: Vaswani et al., "Attention is all you need", NIPS 2017."""
     rank, heads = len(q.shape), _heads(q.shape, (*k.shape[:-2], *k.shape[:-3:-1]))
     if heads is None or len(v.shape) != rank or v.shape[-2] != k.shape[-2]:
         raise b.refuse(f"attention of shapes {q.shape}, {k.shape} and {v.shape}", "all have the same axes in front, or ones")
@@ -181,15 +200,44 @@ def attended(
     laid = [in_matrices(b, t, may_turn=False) for t in (q, k, v)]
     if len({one.plain.view.batch_axis for one in laid}) > 1 or laid[0].plain.view.batch_axis > rank - 3:
         raise b.refuse(f"attention of shapes {q.shape}, {k.shape} and {v.shape}", "the batch is in front of rows and columns")
-    by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    bias = [] if mask is None else [_bias(b, mask, q, (*q.shape[:-1], k.shape[-2]))]
-    plain = _plain(b, q)
-    y = b.add([*(one.tensor for one in laid), *bias], layers.AttentionLayer(by), last=plain)
+    by, plain = 1 / math.sqrt(q.shape[-1]) if scale is None else scale, _plain(b, q)
+    groups, letters, added = _biases(b, biases, k.shape[-2])
+    y = b.add([*(one.tensor for one in laid), *added], layers.AttentionLayer(by, groups, letters), last=plain)
     return y if plain else laid[0].plain.back(y, Changed(2, rank - 1, v.shape[-1]))
 
 
-def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape) -> GraphTensor:
-    """What is added to scores of a shape, as heads x queries x keys, or 1 where it is repeated."""
+def _biases(b: Building, biases: Sequence[Bias], keys: int) -> tuple[int, tuple[str, ...], list[GraphTensor]]:
+    """In how many groups heads come, and of each bias its axes as letters, and itself; see AttentionLayer."""
+    splits = [_split(b, bias, keys) for bias in biases]
+    groups = next((some for some, _ in splits if some > 1), 1)
+    letters, tensors = [], []
+    for bias, (some, heads) in zip(biases, splits, strict=True):
+        shape = (*bias.rows.shape[:-1], keys)
+        tensors.append(_bias(b, bias.added, bias.rows, shape, alone=some == groups > 1))
+        _, full, h, w = tensors[-1].shape
+        heads = heads if some == groups > 1 else "gk" * (full > 1)
+        letters.append(heads + "h" * (h > 1) + "w" * (w > 1))
+    return groups, tuple(letters) if groups > 1 else (), tensors
+
+
+def _split(b: Building, bias: Bias, keys: int) -> tuple[int, str]:
+    """Where a constant is the same for each group of heads, or for all heads of a group: how many groups there are, and the
+    letter of that axis along which it is full. Else one group."""
+    view, rank = b.site.view(bias.rows), len(bias.rows.shape)
+    have = (1,) * (rank - len(bias.added.shape)) + bias.added.shape
+    heads = [(view.extent(view.beside_batch(axis)), have[axis] > 1) for axis in range(rank - 2)]
+    heads = [(extent, full) for extent, full in heads if extent > 1]
+    if not isinstance(bias.added, Constant) or (have[view.batch_axis] > 1 and view.factors[BATCH] > 1):
+        return 1, ""
+    if len({full for _, full in heads}) < 2 or sum(a[1] != z[1] for a, z in pairwise(heads)) > 1:
+        return 1, ""
+    outer = heads[0][1]
+    return math.prod(extent for extent, full in heads if full == outer), "g" if outer else "k"
+
+
+def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape, alone: bool) -> GraphTensor:
+    """What is added to scores of a shape, as heads x queries x keys, or 1 where it is repeated. alone: of a constant those heads
+    that it has."""
     rank, view = len(shape), b.site.view(q)
     have = (1,) * (rank - len(mask.shape)) + mask.shape
     if len(have) > rank or any(e not in (1, f) for e, f in zip(have, shape, strict=True)):
@@ -203,7 +251,10 @@ def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape) -> GraphTens
     if have[view.batch_axis] > 1 and view.factors[BATCH] > 1:
         if not view.in_front:
             raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}", "it is the same for each sample")
-        return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape)
+        return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape, alone)
+    if alone:
+        value = mask.through(exact).reshaped((math.prod(have[:-2]), *have[-2:]))
+        return b.layer((), layers.ParameterLayer(value.shape, value.shape, q.dtype), {"value": value}, last=False)
     return _of_heads(b, mask.reshaped(have), q, whole=False)
 
 

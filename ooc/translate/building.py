@@ -46,20 +46,32 @@ class Constant(NamedTuple):
 Operand = GraphTensor | Constant
 
 
+class Bias(NamedTuple):
+    """What is added to scores.
+
+    Fields:
+        added: broadcast as NumPy does.
+        rows: what was multiplied from the left, as it was seen then.
+    """
+
+    added: Operand
+    rows: GraphTensor
+
+
 class Scores(NamedTuple):
     """A product of two tensors that waits for its reader, which may make attention of it.
 
     Fields:
         x, z: what is multiplied.
         alpha: by what the product is multiplied.
-        bias: what is added to that.
+        biases: what is added to that, one after the other.
         soft: whether it is the softmax over the last axis.
     """
 
     x: GraphTensor
     z: GraphTensor
     alpha: float
-    bias: Operand | None = None
+    biases: tuple[Bias, ...] = ()
     soft: bool = False
 
 

@@ -278,11 +278,13 @@ def _matmul(how: str) -> Callable[[random.Random, Common], Op]:
 def _attention(how: str) -> Callable[[random.Random, Common], Op]:
     def make(rng: random.Random, common: Common) -> Op:
         extent, depths = tuple(rng.randint(1, 9) for _ in range(2)), [rng.randint(1, 9) for _ in range(2)]
-        n, k = rng.randint(1, 3), rng.randint(1, 4)
-        by = rng.choice(("", "", _letters(rng, {"extent": extent})))
+        n, k, groups = rng.randint(1, 3), rng.randint(1, 4), rng.choice((1, 1, 2, 3))
+        by, mask = ("".join(c for c in ("nkhw" if groups == 1 else "ngkhw") if rng.random() < 0.6) or "1" for _ in range(2))
+        by, mask = rng.choice((("", ""), (by, ""), ("", mask), (by, mask)))
         if how == "dots":
-            extent, by = (extent[0], 1), ""
-        return Attention(how, n, k, extent, *depths, rng.choice((1.0, 0.5)), by, **common)
+            extent, by, mask = (extent[0], 1), "", ""
+        scale = rng.choice((1.0, 0.5))
+        return Attention(how, n, k * groups, extent, *depths, scale, by, mask, **{**common, "groups": groups})
 
     return make
 

@@ -286,15 +286,21 @@ def matmul(d: Drawing, x: str) -> str:
     return d.add(layers.MatMulLayer(how, d.rng.choice((1.0, 0.5))), x, d.like(x, other))
 
 
+GROUPED = {False: ("khw", "kw", "kh"), True: ("khw", "ghw", "gkhw", "gw")}  # axes of biases, of groups of heads or none
+
+
 @layer("attention")
 def attention(d: Drawing, x: str) -> str:
     x = x if len(d.shape(x)) == 3 else d.input(2)
     heads, queries, c = d.shape(x)
     keys, depth = d.ints(1, 5, 2)
-    bias = [d.like(x, _repeated(d, (heads, queries, keys)))] if d.rng.random() < 0.6 else []
-    bias = [b for b in bias if len(d.shape(b)) == 3]
-    layer_ = layers.AttentionLayer(d.rng.choice((1.0, 0.5)))
-    return d.add(layer_, x, d.like(x, (heads, keys, c)), d.like(x, (heads, keys, depth)), *bias)
+    groups = d.rng.choice([g for g in range(1, heads + 1) if heads % g == 0])
+    letters = [d.rng.choice((*GROUPED[groups > 1], "hw", "")) for _ in range(d.rng.randint(0, 2))]
+    full = {"g": groups, "k": heads // groups, "h": queries, "w": keys}
+    apart = [[full[axis] if axis in one else 1 for axis in "gkhw"] for one in letters]
+    biases = [d.like(x, (g * k, h, w)) for g, k, h, w in apart]
+    layer_ = layers.AttentionLayer(d.rng.choice((1.0, 0.5)), groups, tuple(letters))
+    return d.add(layer_, x, d.like(x, (heads, keys, c)), d.like(x, (heads, keys, depth)), *biases)
 
 
 @layer("expand")

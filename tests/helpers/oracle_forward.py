@@ -104,7 +104,14 @@ def attention(op: Any, given: Arrays) -> Results:
     """All from the scores as a whole, with the sums that are given."""
     if op.how == "dots":
         return {"dots": (given["y"] * given["dy"]).sum(axis=3, keepdims=True)}
-    scores = op.scale * np.einsum("nkic,nkjc->nkij", given["q"], given["k"]) + given.get("bias", 0.0)
+    scores = op.scale * np.einsum("nkic,nkjc->nkij", given["q"], given["k"])
+    for name, letters in (("bias", op.by), ("mask", op.mask)):
+        if letters:
+            heads, whole = given[name].shape[1], op.k // op.groups
+            number = {op.k: np.arange(op.k), 1: np.zeros(op.k, int)}.get(heads)
+            if number is None or (op.groups > 1 and not {"g", "k"} <= set(letters)):
+                number = np.arange(op.k) // whole if "g" in letters else np.arange(op.k) % whole if "k" in letters else number
+            scores = scores + given[name][:, number]
     if op.how == "forward":
         base = np.ceil(scores.max(axis=3, keepdims=True) / np.log(2)) * np.log(2)
         terms = np.exp(scores - base)

@@ -131,3 +131,75 @@ def test_gradients_are_pytorchs(how: str) -> None:
         (results if converted else expected).extend([given.grad, *(p.grad for p in module.parameters() if p.grad is not None)])
     assert len(results) == len(expected) > 4
     assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(results, expected, strict=True))
+
+
+class Windows(nn.Module):  # type: ignore[misc,name-defined]
+    """Attention in windows of 3 x 3 positions, shifted by one: a bias for each head, a mask for each window (Liu et al., "Swin
+    Transformer", ICCV 2021)."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.qkv, self.out = how, nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.bias = nn.Parameter(torch.randn(HEADS, 9, 9))
+
+    def forward(self, x: Any) -> Any:
+        b, h, w, _ = x.shape
+        many = h * w // 9
+        x = torch.roll(x, (-1, -1), (1, 2)).reshape(b, h // 3, 3, w // 3, 3, C).permute(0, 1, 3, 2, 4, 5).reshape(-1, 9, C)
+        q, k, v = self.qkv(x).reshape(-1, 9, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        mask = torch.where(torch.arange(many)[:, None, None] % 2 * torch.ones(9, 9).tril() > 0, -100.0, 0.0)
+        scores = q @ k.transpose(-2, -1) * 0.5
+        scores = scores + self.bias if self.how != "masked alone" else scores
+        apart = scores.view(b, many, HEADS, 9, 9) + mask[:, None]
+        if self.how == "softmax apart":
+            weights = apart.softmax(-1).view(-1, HEADS, 9, 9)
+        else:
+            weights = apart.reshape(-1, HEADS, 9, 9).softmax(-1)
+        y = self.out((weights @ v).transpose(1, 2).reshape(-1, 9, C))
+        y = y.reshape(b, h // 3, w // 3, 3, 3, C).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, C)
+        return torch.roll(y, (1, 1), (1, 2))
+
+
+SHIFTED = ("masked", "masked alone", "softmax apart")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("how", SHIFTED)
+def test_masks_of_windows_are_no_scores(how: str, batch: int) -> None:
+    """One layer, and nothing as large as the scores of a sample is in the plan but q, k, v and what is made of them."""
+    torch.manual_seed(0)
+    module, x = Windows(how).eval(), torch.randn(batch, 6, 9, C)
+    graph = ooc.torch.graph(module, tuple(x.shape))
+    (node,) = (node for node in graph.nodes if node.layer.kind in ("attention", "matmul", "softmax"))
+    assert node.layer.kind == "attention" and node.layer.groups == 6
+    assert {graph.shapes[read] for read in node.reads[3:]} <= {(HEADS, 9, 9), (6, 9, 9)}
+    for budget in (None, "16 KiB"):
+        assert torch.allclose(inferred(graph, x, budget), module(x), atol=2e-6)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_files_with_masks_of_windows(dynamo: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript" if dynamo else "onnx")
+    torch.manual_seed(0)
+    module, x = Windows("masked").eval(), torch.randn(2, 6, 9, C)
+    torch.onnx.export(module, (x,), str(tmp_path / "m.onnx"), dynamo=dynamo, opset_version=18)
+    graph = ooc.onnx.load(tmp_path / "m.onnx")
+    assert scored(graph) == ["attention"]
+    assert torch.allclose(inferred(graph, x), module(x), atol=2e-6)
+
+
+@pytest.mark.parametrize("how", SHIFTED)
+def test_gradients_beside_masks_of_windows(how: str) -> None:
+    torch.manual_seed(0)
+    module, x = Windows(how).double(), torch.randn(2, 6, 9, C, dtype=torch.float64)
+    found = []
+    for converted in (False, True):
+        if converted:
+            ooc.torch.convert_model(module, "256 KiB", example=x)
+        fed = x.clone().requires_grad_()
+        module.zero_grad()
+        module(fed).square().sum().backward()
+        found.append([fed.grad, *(p.grad for p in module.parameters() if p.grad is not None)])
+    assert module.forward.segment((x,), {}).__class__.__name__ == "Segment"
+    assert len(found[0]) == len(found[1]) == (5 if how == "masked alone" else 6)
+    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(*found, strict=True))

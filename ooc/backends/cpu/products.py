@@ -16,6 +16,8 @@ from ooc.ops import Attention, MatMul
 from ooc.ops.attention import PARTS
 from ooc.ops.spatial import OUT
 
+BIASES = ("bias", "mask")  # what is added to scores, as kernels/products/attention.cpp takes it
+
 
 def _matmul(op: MatMul, workspace: Any, threads: int) -> Kernel:
     code = native.DTYPE_CODES[op.dtype]
@@ -49,16 +51,21 @@ def _attention(op: Attention, workspace: Any, threads: int) -> Kernel:
     def kernel(tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         assert native.kernels is not None
         read = {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
-        if "bias" in read:
-            read["bias"] = np.broadcast_to(read["bias"], tuple(tile[d].extent for d in ("n", "k", *OUT[2])))
+        heads = tile["k"].extent
+        apart = tuple(tile[d].extent if d in tile else 1 for d in ("n", "g", "k", *OUT[2]))
+        steps = dict.fromkeys(BIASES, 0)
+        for name in op.biases:
+            lifted = np.broadcast_to(op.by_groups(name, read[name], tile), apart)
+            steps[name], read[name] = lifted.strides[1] // lifted.itemsize, lifted[:, 0]
         if op.how == "forward":
             read["sums"] = blocks["sums"].array
         acc, result = (blocks[name].array if name in blocks else None for name in (state, op.outputs[0].name))
         read.setdefault("q", read.get("y"))  # of the two that dots are products of
-        arrays = [*(read.get(name) for name in ("q", "k", "v", "bias", "sums", "dots", "dy")), result, acc]
+        arrays = [*(read.get(name) for name in ("q", "k", "v", *BIASES, "sums", "dots", "dy")), result, acc]
         data, strides = zip(*map(_located, arrays), strict=True)
-        sizes = (*(tile[d].extent for d in ("n", "k", *OUT[2])), op.c)
-        native.kernels.attention(of, code, data, strides, sizes, op.depth, op.scale, not first, last, threads)
+        sizes = (apart[0], apart[1] * apart[2], *apart[3:], op.c)
+        grouped = (heads, *steps.values())
+        native.kernels.attention(of, code, data, strides, grouped, sizes, op.depth, op.scale, not first, last, threads)
 
     return kernel
 

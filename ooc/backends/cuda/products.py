@@ -14,6 +14,7 @@ from ooc.backends.base import Kernel
 from ooc.backends.cuda.arguments import Arguments
 from ooc.backends.cuda.blas import multiply
 from ooc.backends.cuda.kernels import BLANK, own_kernel
+from ooc.backends.cuda.recipes import heads_of_biases
 from ooc.backends.families import Family
 from ooc.backends.gpu_workspace import SLOPED, products_bytes, why_not_products
 from ooc.backends.views import Pieces, dense
@@ -23,7 +24,16 @@ from ooc.ir.region import Sizes, Span, Tile
 
 DENSE = (0, 1, 2, 3)
 SCALED = ("q", "k")
-BASE, TOTAL, BIAS, SLOPES, DOTS, FACTOR, RESULT = 1, 2, 3, 4, 5, 7, 8  # slots of kernels/device/attention.cu beside the scores
+BASE, TOTAL, BIAS, SLOPES, DOTS, FACTOR, RESULT, MASK = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+)  # slots of kernels/device/attention.cu beside the scores
 
 
 class BlasProduct:
@@ -64,11 +74,13 @@ class BlasAttention(BlasProduct):
     def __init__(self, op: ops.Attention, workspace: Any, backend: Any, tf32: bool) -> None:
         super().__init__(op, backend, tf32)
         self.workspace = workspace
+        self.heads = (1, 1, 1, 1)  # of biases in the tile
 
     def compute(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op, how = self.op, self.op.how
         x = {o.name: crop(blocks[o.name], o.region(tile)).array for o in op.inputs}
         pieces, shape = Pieces(self.workspace), (*x["q"].shape[:2], x["k"].shape[2], x["q"].shape[2])
+        self.heads = heads_of_biases(op, tile["g"].extent if "g" in tile else 1, tile["k"].extent)
         if not math.prod(shape):
             raise UnsupportedError("cuBLAS: a tile without scores")
         scores = self._matrix(pieces, shape, compute_dtype(op.dtype))
@@ -100,8 +112,7 @@ class BlasAttention(BlasProduct):
         x["sums"] = blocks[sums.name].array
         factors = self._matrix(pieces, (*scores.shape[:2], 1, scores.shape[3]), "f64")
         queries = {slot: x["sums"][..., i][:, :, None] for i, slot in enumerate((BASE, TOTAL))}
-        bias = {BIAS: x["bias"].swapaxes(2, 3)} if "bias" in x else {}
-        slots = {0: scores, FACTOR: factors, **queries, **bias}
+        slots = {0: scores, FACTOR: factors, **queries, **_biases(x)}
         self._launch("attention_rows", scores.size // scores.shape[2], slots, first=first)
         weights = self._weights(pieces, scores)
         rounded = total.dtype != scores.dtype  # results of a half type have no room for undivided sums
@@ -123,9 +134,8 @@ class BlasAttention(BlasProduct):
 
     def _weigh(self, x: Mapping[str, Any], scores: Any, result: Any, slopes: Any, divided: bool = True) -> None:
         """Weights of scores, or their slopes."""
-        arrays = {0: scores, RESULT: result, BASE: x["sums"][..., 0][:, :, None], TOTAL: x["sums"][..., 1][:, :, None]}
-        if "bias" in x:
-            arrays[BIAS] = x["bias"].swapaxes(2, 3)
+        queries = {slot: x["sums"][..., i][:, :, None] for i, slot in enumerate((BASE, TOTAL))}
+        arrays = {0: scores, RESULT: result, **queries, **_biases(x)}
         if slopes is not None:
             arrays |= {SLOPES: slopes, DOTS: x["dots"][..., 0][:, :, None]}
         self._launch("attention_weigh", scores.size, arrays, result.dtype != scores.dtype, divided)
@@ -139,11 +149,16 @@ class BlasAttention(BlasProduct):
     ) -> None:  # fmt: skip
         args = Arguments(BLANK)
         args.phase(first, True)
-        args.record["whole"][0], args.record["whole"][1] = narrowed, divided
+        args.record["whole"][:6] = narrowed, divided, *self.heads
         for slot, array in slots.items():
             lifted = array[:, :, None]
             args.fill(slot, lifted.shape, tuple(Span(0, e) for e in lifted.shape), lifted)
         self.backend.launch(name, self.op.dtype, threads, args.record, args.index)
+
+
+def _biases(x: Mapping[str, Any]) -> dict[int, Any]:
+    """What is added to scores, keys by queries, by its slot."""
+    return {slot: x[name].swapaxes(2, 3) for name, slot in (("bias", BIAS), ("mask", MASK)) if name in x}
 
 
 def blas_family(tf32: bool) -> Family:

@@ -145,7 +145,19 @@ def _matmul(op: ops.MatMul) -> Numbers:
 
 
 def _attention(op: ops.Attention) -> Numbers:
-    return (tuple(ops.attention.PARTS).index(op.how),), (op.scale,)
+    heads = heads_of_biases(op, op.groups, op.k // op.groups)
+    return (tuple(ops.attention.PARTS).index(op.how), *heads), (op.scale,)
+
+
+def heads_of_biases(op: ops.Attention, groups: int, heads: int) -> tuple[int, int, int, int]:
+    """By what heads of so many groups are divided, and modulo what, for those of either bias."""
+    return *_heads_of(op.by, groups, heads), *_heads_of(op.mask, groups, heads)
+
+
+def _heads_of(letters: str, groups: int, heads: int) -> tuple[int, int]:
+    if groups == 1 or {"g", "k"} <= set(letters):
+        return 1, groups * heads
+    return (heads, groups) if "g" in letters else (1, heads)
 
 
 def _update(op: Update) -> Numbers:
@@ -171,7 +183,7 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.Multiply: LaunchRecipe("multiply", "x z b y", _activation),
     ops.Binary: LaunchRecipe("binary", "x z y", _binary),
     ops.MatMul: LaunchRecipe("matmul", "a b y", _matmul),
-    ops.Attention: LaunchRecipe("attention", "q k v bias sums dots - - dy y dx", _attention),
+    ops.Attention: LaunchRecipe("attention", "q k v bias sums dots - - dy y dx mask", _attention),
     ops.ConvertIn: LaunchRecipe("convert_in", "x scale offset y", _convert_in),
     ops.ConvertOut: LaunchRecipe("convert_out", "x y", _convert_out),
     ops.Concat: LaunchRecipe("copy_block", "", _none),
