@@ -177,21 +177,26 @@ class Built(LayerGraph):
         return self.add_layer(layers.MatMulLayer(how, as_float("alpha", alpha)), (a, b), name)
 
     def attention(
-        self, q: str, k: str, v: str, bias: str | None = None, *, scale: float | None = None, name: str | None = None
-    ) -> str:
-        """y = softmax(scale * q k^T + bias) v for each head, whose scores are never a tensor.
+        self, q: str, k: str, v: str, bias: str | None = None, mask: str | None = None, *, scale: float | None = None,
+        groups: int = 1, by: Sequence[str] = (), name: str | None = None,
+    ) -> str:  # fmt: skip
+        """y = softmax(scale * q k^T + bias + mask) v for each head, whose scores are never a tensor.
 
         Parameters:
             q: heads x queries x c.
             k: heads x keys x c.
             v: heads x keys x depth.
-            bias: heads x queries x keys, or 1 where it is repeated; default none. Where it is minus infinity a key does not
-                count; a query of which none counts is 0.
+            bias, mask: heads x queries x keys, or 1 where it is repeated; default none. Where they are minus infinity a key does
+                not count; a query of which none counts is 0.
             scale: default 1 / sqrt(c).
+            groups: heads come in so many groups one after the other, such as windows; default 1.
+            by: of bias and mask, as far as there are, the axes along which they are full, as letters of g (groups), k (heads of a
+                group), h (queries) and w (keys): `("khw", "ghw")` for a bias of each head and a mask of each group, with
+                heads / groups and groups in front. Default: as their shapes tell, with one group.
         """
         c = self.shapes[q][-1] if q in self.shapes else 1
-        layer = layers.AttentionLayer(c**-0.5 if scale is None else as_float("scale", scale))
-        return self.add_layer(layer, (q, k, v) if bias is None else (q, k, v, bias), name)
+        layer = layers.AttentionLayer(c**-0.5 if scale is None else as_float("scale", scale), as_int("groups", groups), tuple(by))
+        return self.add_layer(layer, (q, k, v, *(x for x in (bias, mask) if x is not None)), name)
 
     def concat(self, *xs: str, name: str | None = None) -> str:
         """Tensors one after the other along the channels."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from emulated_driver import emulated
 from networks import data, differing, planned, run, smallest
@@ -84,3 +85,29 @@ def test_waits_that_are_left_out_are_races() -> None:
         mutant = [*steps]
         mutant[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
         assert races(mutant, plan.schedule.layout), f"{i} need not wait for {j}"
+
+
+def test_masks_of_groups_beside_biases_of_heads() -> None:
+    """Windows of two heads each: as NumPy has it, whole and under a budget that cuts it."""
+    windows, heads, tokens, c = 3, 2, 5, 4
+    graph = ooc.Graph("windows")
+    names = [graph.input(name, (windows * heads, tokens, c)) for name in "qkv"]
+    biases = [graph.input("bias", (heads, tokens, tokens)), graph.input("mask", (windows, tokens, 1))]
+    graph.output(graph.attention(*names, *biases, scale=0.5, groups=windows, by=("khw", "gh")))
+    draw = np.random.default_rng(0)
+    fed = {name: draw.standard_normal((2, *graph.shapes[name])).astype("f4") for name in (*names, *biases)}
+    q, k, v = (fed[name].astype("f8").reshape(2, windows, heads, tokens, c) for name in names)
+    scores = q @ k.swapaxes(-1, -2) / 2 + fed["bias"][:, None] + fed["mask"][:, :, None]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (weights / weights.sum(-1, keepdims=True) @ v).reshape(2, windows * heads, tokens, c)
+    for budget in (None, "4 KiB"):
+        with graph.plan(batch=2, train=False, device="cpu", budget=budget).session() as session:
+            np.testing.assert_allclose(session.forward(fed), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("groups", "by"), [(4, ("khw",)), (3, ()), (3, ("xw",)), (0, ("khw",)), (3, ("ghw",))])
+def test_groups_and_letters_that_do_not_fit(groups: int, by: tuple[str, ...]) -> None:
+    graph = ooc.Graph("windows")
+    names = [graph.input(name, (6, 5, 4)) for name in "qkv"]
+    with pytest.raises(ooc.ShapeError, match=r"attention: (expected|groups|by)"):
+        graph.attention(*names, graph.input("bias", (2, 5, 5)), groups=groups, by=by)
