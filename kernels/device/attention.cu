@@ -115,13 +115,13 @@ KERNEL(attention) {
     }
     return;
   }
-  const Tensor& made = a.t[10];
+  const Tensor& result = a.t[10];
   const Tensor& passing = a.t[part == OF_Q ? 1 : part == OF_K ? 0 : 8];
   const bool turned = part == OF_K || part == OF_V, sloped = part != OF_V;
   const C scale = part == OF_Q || part == OF_K ? (C)a.real[0] : (C)1;
-  EACH(at, made) {
+  EACH(at, result) {
     if (part == OF_SCORES) {
-      store(made, at, weight(a, at, at.x[3], at.x[4], true));
+      store(result, at, weight(a, at, at.x[3], at.x[4], true));
       continue;
     }
     C sum = a.first || !ACC.data ? (C)0 : wide(ACC, at);
@@ -130,11 +130,11 @@ KERNEL(attention) {
       sum += weight(a, at, query, key, sloped) * load(passing, offset(passing, at.x[0], at.x[1], 0, row, at.x[4]));
     }
     if (!a.last) wide(ACC, at) = sum;
-    else store(made, at, sum * scale);
+    else store(result, at, sum * scale);
   }
 }
 
-// Of a tile's scores, keys by queries, in the computed type: t = scores base total bias slopes dots - factor made mask. whole: as the
+// Of a tile's scores, keys by queries, in the computed type: t = scores base total bias slopes dots - factor result mask. whole: as the
 // kernels say, and from 2 on the heads of bias and mask, as above.
 
 DEVICE C scored(const Args& a, Index n, Index k, Index key, Index query) {
@@ -155,7 +155,7 @@ KERNEL(attention_rows) {
   }
 }
 
-// Exponentials, weights, or slopes. whole = whether what is made has the element type, whether it is divided by the sums.
+// Exponentials, weights, or slopes. whole = whether the result has the element type, whether it is divided by the sums.
 KERNEL(attention_weigh) {
   EACH(at, a.t[0]) {
     const C x = scored(a, at.x[0], at.x[1], at.x[3], at.x[4]);

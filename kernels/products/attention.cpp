@@ -26,10 +26,11 @@ void attention(int of, int dtype, const Ten &data, const TenFours &strides, cons
   const i64 deep = plain ? 1 : forward || job.of == Attend::dv ? depth : c;
   const i64 rows = forward ? std::max(kHigh, least(kKept, kSums / up(depth, most) / kHigh * kHigh)) : kKept;
   const i64 part = forward ? deep : most, down = up(kept, rows), across = up(deep, part);
+  const Kernels &widest = kernels();
   const auto body = [&](i64 i, int) {
     const i64 at = i % across * part, row = i / across % down * rows, matrix = i / across / down;
     const AttentionPiece p{matrix / heads, matrix % heads, {row, least(rows, kept - row)}, {at, least(part, deep - at)}};
-    kernels().attend(job, p);
+    widest.attend(job, p);
   };
   const double work = static_cast<double>(samples * heads * queries) * static_cast<double>(keys * (c + depth));
   share(samples * heads * down * across, team_of(work / (4 * kMicrosecond), threads), body);

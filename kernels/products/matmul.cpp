@@ -17,11 +17,12 @@ void matmul(int dtype, uintptr_t y, const Four &y_strides, uintptr_t acc, const 
                      dtype_of(dtype), heads, rows, columns, c, alpha, more, last};
   const bool wide = job.type == Dtype::f64;
   const i64 most = wide ? kColumns<double> : kColumns<float>, down = up(rows, kRows), across = up(columns, most);
+  const Kernels &widest = kernels();
   const auto body = [&](i64 i, int) {
     const i64 column = i % across * most, row = i / across % down * kRows, matrix = i / across / down;
     const Piece p{matrix / heads, matrix % heads, row, column, rows - row < kRows ? rows - row : kRows,
                   columns - column < most ? columns - column : most};
-    kernels().multiply(job, p);
+    widest.multiply(job, p);
   };
   share(samples * heads * down * across, team_of(static_cast<double>(count) / (4 * kMicrosecond), threads), body);
 }

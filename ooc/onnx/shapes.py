@@ -126,9 +126,11 @@ def transpose(context: OnnxNode) -> GraphTensor:
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(context: OnnxNode) -> GraphTensor:
     """The same bytes, where the batch stays in front."""
-    x = context.waiting(0)
-    waiting = attention.apart(context, x, _extents(context, x)) if isinstance(x, GraphTensor) else None
-    return waiting or reshaped(context, context.tensor(), _extents(context, context.tensor()))
+    waits = context.waiting(0)
+    if isinstance(waits, GraphTensor) and (y := attention.apart(context, waits, _extents(context, waits))) is not None:
+        return y
+    x = context.tensor()
+    return reshaped(context, x, _extents(context, x))
 
 
 def _extents(context: OnnxNode, x: GraphTensor) -> Shape:

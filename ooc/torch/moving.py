@@ -210,9 +210,10 @@ def _padded(context: TorchCall, mode: str, fill: float) -> GraphTensor:
 
 @operator("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "unflatten")
 def view(context: TorchCall) -> GraphTensor:
-    x = context.waiting("self")
-    waiting = attention.apart(context, x, context.shape) if isinstance(x, GraphTensor) else None
-    return waiting or reshaped(context, context.tensor(), context.shape)
+    waits = context.waiting("self")
+    if isinstance(waits, GraphTensor) and (y := attention.apart(context, waits, context.shape)) is not None:
+        return y
+    return reshaped(context, context.tensor(), context.shape)
 
 
 @operator("permute", "transpose")

@@ -170,8 +170,8 @@ def apart(b: Building, x: GraphTensor, shape: Shape) -> GraphTensor | None:
     views = [b.site.view(t).split((*shape[:-2], *t.shape[-2:])) for t in (scores.x, scores.z)]
     if any(view is None or view.batch_axis > len(shape) - 3 for view in views):
         return None
-    seen = [viewed(b, view, last=False) for view in views if view is not None]
-    return _waiting(b, scores._replace(x=seen[0], z=seen[1]))
+    rows, columns = (viewed(b, view, last=False) for view in views if view is not None)
+    return _waiting(b, scores._replace(x=rows, z=columns))
 
 
 def softened(b: Building, x: GraphTensor, axis: int) -> GraphTensor | None:

@@ -62,10 +62,13 @@ class CupyBlas:
 def multiply(blas: Any, y: Any, a: Any, b: Any, alpha: float = 1.0, beta: float = 0.0, tf32: bool = False) -> None:
     """y = alpha * a b + beta * y, of arrays (n, heads, rows, columns) in the memory of a device. Raises UnsupportedError where
     neither rows nor columns lie one element after the other."""
-    if not y.size:
-        return
-    for product in _products(y, a, b, alpha, beta, tf32):
+    for product in products(y, a, b, alpha, beta, tf32):
         blas.run(product)
+
+
+def products(y: Any, a: Any, b: Any, alpha: float = 1.0, beta: float = 0.0, tf32: bool = False) -> list[Product]:
+    """The calls that `multiply` makes, which raise nothing any more."""
+    return list(_products(y, a, b, alpha, beta, tf32)) if y.size else []
 
 
 def _products(y: Any, a: Any, b: Any, alpha: float, beta: float, tf32: bool) -> Iterator[Product]:

@@ -18,6 +18,7 @@ from stand_in_blas import StandInBlas
 from ooc.backends.cuda.blas import IN_F32, USUAL, CupyBlas, multiply
 from ooc.backends.device_array import at, device_array, host_array
 from ooc.errors import UnsupportedError
+from ooc.ops import Attention
 from ooc.ops.attention import PARTS
 from ooc.ops.matmul import HOWS
 from ooc.schedule.place import Place
@@ -40,6 +41,16 @@ def test_tiles_in_any_order(form: str, seed: int, monkeypatch: pytest.MonkeyPatc
     arrays = data(rng, op)
     assert_runs(plan, arrays, backend, rng)
     assert ran or min(op.dims.values()) == 0
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_what_cublas_refuses_is_refused_before_sums_change(name: str) -> None:
+    """With heads innermost in memory; keys are cut, so that a tile goes on from the sums of another one."""
+    op, backend, rng = Attention("forward", 1, 3, (5, 6), 4, 2), emulated(0, cudnn=True), random.Random(0)
+    plan = plan_of(op, backend, {"q": 2}, "cublas")
+    arrays = data(rng, op)
+    arrays[name] = np.moveaxis(np.ascontiguousarray(np.moveaxis(arrays[name], 1, 3)), 3, 1)
+    assert_runs(plan, arrays, backend, rng)
 
 
 def test_every_form_is_there() -> None:
