@@ -154,18 +154,24 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, dtype: torch.dtype | None,
 
 
 def shadow(module: torch.nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None = None) -> torch.nn.Module:
-    """The module with parameters and buffers that have no memory, and the forward functions of its classes. dtype: see
-    `exported`."""
+    """The module with parameters and buffers that have no memory, but for tables of integers, and the forward functions of its
+    classes. dtype: see `exported`."""
     memo: dict[int, Any] = {}
     for p in module.parameters():
         memo[id(p)] = torch.nn.Parameter(_fake(mode, p, dtype, p.device), p.requires_grad)
     for b in module.buffers():
-        memo[id(b)] = _fake(mode, b, dtype, b.device)
+        if not _table(b):
+            memo[id(b)] = _fake(mode, b, dtype, b.device)
     with unconverted(module):
         replica = copy.deepcopy(module, memo)
     for hooks in HOOKS:  # of the module itself PyTorch calls them; here they would be called once more
         getattr(replica, hooks).clear()
     return replica
+
+
+def _table(buffer: torch.Tensor) -> bool:
+    """Whether it may say which places are taken: a graph takes those that there are when it is made."""
+    return buffer.dim() > 0 and buffer.dtype in (torch.int32, torch.int64)
 
 
 @contextlib.contextmanager
@@ -205,6 +211,10 @@ def translated(
                 refs[node] = translator.literals[node] = program.constants[str(spec.target)]
             else:
                 refs[node] = str(spec.target)
+            if spec.kind is InputKind.BUFFER and not follows:
+                buffer = (program.state_dict if spec.persistent else program.constants)[str(spec.target)]
+                if _table(buffer):
+                    translator.literals[node] = buffer
             translator.known(node, str(spec.target).rpartition(".")[0] if spec.kind is InputKind.PARAMETER else "")
         elif node.op == "call_function":
             translator.node(node)

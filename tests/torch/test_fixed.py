@@ -64,3 +64,18 @@ def test_what_is_fixed_travels() -> None:
     assert {name.replace("weight", "w") for name, p in back.named_parameters() if not p.requires_grad} == graph.fixed
     with pytest.raises(ooc.ArgumentError, match="no parameter"):
         graph.fix("nothing")
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_places_that_a_buffer_names(persistent: bool) -> None:
+    class Picks(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("places", torch.tensor([0, 2, 1, 1]), persistent=persistent)
+
+        def forward(self, x: Any) -> Any:
+            return torch.index_select(x, 2, self.places)
+
+    module, x = Picks(), torch.randn(2, 3, 4, 5)
+    with ooc.torch.graph(module, tuple(x.shape)).plan(batch=2, train=False, device="cpu").session() as session:
+        assert torch.equal(torch.as_tensor(session.forward(x.numpy())), module(x))
