@@ -8,7 +8,7 @@
 namespace ooc {
 namespace products {
 
-// Pieces have a fixed size, whatever the tile and the budget: those of a thread take 300 KiB of its stack at most.
+// Pieces have a fixed size, whatever the tile and the budget: those of a thread take 230 KiB of its stack for results of up to 2,048 values.
 constexpr i64 kHigh = 6, kRows = 96;  // rows of a block in registers, of a piece
 constexpr i64 kKept = 96;             // rows that are kept, of attention
 constexpr i64 kSums = 192;            // rows of columns of its results that are summed at a time

@@ -17,7 +17,7 @@ from ooc.ir.op import compute_dtype, numpy_dtype
 from ooc.networks.calls import LayerNode
 from ooc.networks.layer_graph import LayerGraph
 from ooc.torch.translator import DTYPES
-from ooc.translate.building import Shape
+from ooc.translate.building import Shape, registering
 from ooc.translate.leaving import Leaving, refusal, wide
 
 INTEGERS = {"u8": torch.uint8, "u16": torch.uint16, "i16": torch.int16, "i32": torch.int32, "b8": torch.bool}
@@ -190,3 +190,7 @@ class TorchLayer:
     def reshaped(self, x: Node, shape: Sequence[int]) -> Node:
         """A tensor with other extents, per sample."""
         return self.call(torch.reshape, x, (-1, *shape))
+
+
+EXPORTS: dict[str, Callable[[TorchLayer], Node]] = {}  # by the kind of layer: writes its calls
+exporter = registering(EXPORTS)  # function decorator: it exports layers of these kinds
