@@ -14,9 +14,9 @@ import pytest
 from networks import seeds
 
 import ooc
-from ooc.networks import SGD, Adam, Graph, NetworkPlan, models, plan_store, planning
+from ooc.networks import SGD, Adam, Graph, NetworkPlan, plan_store, planning
 
-BATCH, BUDGET = 4, 9 << 20
+BATCH, BUDGET = 4, 5 << 20
 PLAN = """
 import sys, ooc
 from ooc.networks import models, planning
@@ -34,9 +34,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / plan_store.FOLDER
 
 
+def small(classes: int = 10) -> Graph:
+    """A network that is planned in half a second."""
+    graph = Graph("small")
+    h = graph.input("x", (3, 32, 32))
+    for k in (16, 16, 32):
+        h = graph.pool(graph.conv(h, k, 3, padding=1, activation="relu"), 2)
+    logits = graph.linear(graph.flatten(h), classes)
+    graph.output(logits)
+    graph.loss("cross_entropy", logits)
+    return graph
+
+
 def plan(graph: Graph | None = None, device: str = "p100", **asked: Any) -> NetworkPlan:
     asked = {"batch": BATCH, "budget": BUDGET, **asked}
-    return (graph or models.vgg(16, side=32, width=1 / 8)).plan(device=ooc.device("null", calibration=device), **asked)
+    return (graph or small()).plan(device=ooc.device("null", calibration=device), **asked)
 
 
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,12 +76,12 @@ def test_another_process_has_it_too() -> None:
 ASKED: dict[str, Callable[[], NetworkPlan]] = {
     "budget": lambda: plan(budget=BUDGET + 1), "batch": lambda: plan(batch=BATCH + 1), "home": lambda: plan(home="disk"),
     "policy": lambda: plan(policy="pooch"), "device": lambda: plan(device="v100"), "pinned": lambda: plan(pinned="1 GiB"),
-    "mode": lambda: plan(train=False, budget=4 << 20), "deterministic": lambda: plan(deterministic=True),
+    "mode": lambda: plan(train=False, budget=BUDGET), "deterministic": lambda: plan(deterministic=True),
     "optimizer": lambda: plan(optimizer=SGD(0.1)), "another": lambda: plan(optimizer=Adam(0.1)),
-    "graph": lambda: plan(models.vgg(16, side=32, width=1 / 8, classes=5)),
+    "graph": lambda: plan(small(classes=5)),
     "options": lambda: plan(policy="vdnn++", codec="zeros"),
-    "wanted": lambda: plan(train="backward", gradients=["x"]), "lent": lambda: plan(train=False, lent=True, budget=4 << 20),
-    "backend": lambda: models.vgg(16, side=32, width=1 / 8).plan(batch=BATCH, budget=BUDGET, device="cpu", home="disk"),
+    "wanted": lambda: plan(train="backward", gradients=["x"]), "lent": lambda: plan(train=False, lent=True, budget=BUDGET),
+    "backend": lambda: small().plan(batch=BATCH, budget=BUDGET, device="cpu", home="disk"),
 }  # fmt: skip
 
 
@@ -115,7 +127,7 @@ def test_files_that_others_wrote_are_judged(folder: Path) -> None:
     """Of another question, of a proposal that does not fit, that is no proposal, or that takes other seconds."""
     made = plan()
     (path,) = folder.iterdir()
-    other = plan(budget=BUDGET // 2)
+    other = plan(budget=BUDGET // 10)
     (theirs,) = set(folder.iterdir()) - {path}
     for odd in ({"fates": {}}, {"grids": ((0, (10**9, 1, 1)),)}, {"chosen": ((0, "never"),)}):
         plan_store._write(path, path.stem, replace(made, proposal=replace(made.proposal, **odd)))
