@@ -45,7 +45,7 @@ def applied(folder: Path, *more: str) -> int:
 
 @pytest.mark.parametrize(
     ("shape", "up", "post", "whole", "resume"),
-    crossed([(2, 3, 205, 178), (1, 3, 202, 5)], [False, True], ["", "argmax"], [True, False], [False, True], every=4),
+    crossed([(2, 3, 205, 178), (1, 3, 202, 5)], [False, True], ["", "argmax"], [True, False], [False, True], every=6),
 )
 def test_mirrored_sizes_are_verified(
     shape: tuple[int, ...], up: bool, post: str, whole: bool, resume: bool, tmp_path: Path, capsys: Any, monkeypatch: Any

@@ -146,7 +146,7 @@ def test_what_is_there_is_replaced_at_once_or_stays(kind: str, how: list[str], t
     assert not left
 
 
-@pytest.mark.parametrize(("kind", "death"), crossed([*SUFFIXES], [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], every=2))
+@pytest.mark.parametrize(("kind", "death"), crossed([*SUFFIXES], [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], every=4))
 def test_a_plain_run_that_was_stopped_leaves_nothing_that_looks_finished(kind: str, death: int, tmp_path: Path) -> None:
     """Nor anything at all after Ctrl-C; what dies at once leaves a folder beside the place, which the next start removes."""
     (tmp_path / "temporary").mkdir()

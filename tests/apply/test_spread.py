@@ -93,7 +93,7 @@ def test_workers_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no scheduler" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("output", "volume"), [("y.npy", False), ("y.zarr", True)])
+@pytest.mark.parametrize(("output", "volume"), [("y.zarr", True), pytest.param("y.npy", False, marks=pytest.mark.slow)])
 def test_shares_of_processes_that_know_nothing_of_each_other(
     output: str, volume: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from sweeps import swept
+from sweeps import crossed, swept
 
 import ooc
 from ooc import native
@@ -262,9 +262,13 @@ class ComputingBackend(BackendConformance):
             kernels.kernel(tile, blocks | {"y": Block(result, y.region(tile))}, True, True)
             np.testing.assert_array_equal(result, oracle.chain(op, arrays), err_msg=offer.name)
 
-    @pytest.mark.parametrize("act", ["identity", "relu", "clipped_relu", "elu", "leaky_relu", "sigmoid", "tanh"])
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("kind", ["pointwise n=1 k=3 w=40", "conv.fprop n=1 c=3 w=40 k=3 s=1"])
+    @pytest.mark.parametrize(
+        ("kind", "dtype", "act"),
+        crossed(
+            ["pointwise n=1 k=3 w=40", "conv.fprop n=1 c=3 w=40 k=3 s=1"], list(DTYPES),
+            ["identity", "relu", "clipped_relu", "elu", "leaky_relu", "sigmoid", "tanh"], every=2,
+        ),
+    )  # fmt: skip
     def test_nan_and_inf_pass_through(self, backend: Backend, kind: str, act: str, dtype: str) -> None:
         op = parse(f"{kind} act={act} dtype={dtype}")
         arrays = integers(op)

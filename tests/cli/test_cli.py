@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeps import swept
 from waiting import HANGS, until, until_files
 
 import ooc
@@ -203,7 +204,7 @@ def test_file_system_of_a_directory() -> None:
 # ---- interruptions
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", swept([signal.SIGINT, signal.SIGTERM], suite=1))
 def test_an_interrupted_demo_removes_its_files(number: int, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "ooc.cli", "demo", "--size", "3000", "--dir", str(tmp_path), "--png", str(tmp_path / "t.png")]
     given: Any = {k: v for k, v in options({}).items() if k in ("cwd", "env", "text")}

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 from emulated_driver import emulated
-from networks import data, differing, random_graph, run, seeds
+from networks import data, differing, random_graph, run
 from races import races
-from sweeps import swept
+from sweeps import crossed
 
 import ooc
 from ooc.model.calibration import load_device
@@ -35,8 +35,7 @@ print(graph.plan(batch=64, budget=keep.peaks["device"] // 3, device=device).to_j
 """
 
 
-@pytest.mark.parametrize("home", swept(("pinned", "host", "disk"), suite=2))
-@pytest.mark.parametrize("seed", seeds(60, 3))
+@pytest.mark.parametrize(("seed", "home"), crossed(range(60), ["pinned", "host", "disk"], every=60))
 def test_whatever_is_assigned_gives_the_bits_of_keep(seed: int, home: str) -> None:
     graph, rng = random_graph(14_000 + seed), random.Random(seed)
     device = Device(emulated(seed, cudnn=True), load_device("p100"), deterministic=True)

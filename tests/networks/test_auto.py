@@ -80,7 +80,7 @@ def assert_forms(
     return met
 
 
-@pytest.mark.parametrize("seed", seeds(60, 2))
+@pytest.mark.parametrize("seed", seeds(60, 1))
 def test_every_form_gives_the_same_bits(seed: int) -> None:
     assert assert_forms(random_graph(5000 + seed, statistics=seed % 3 == 0), cpu(), (2, 4, 8), 12)
 
@@ -195,7 +195,7 @@ def test_cutting_inside_layers_and_planning_across_them_joined() -> None:
     assert races(plan.steps(), plan.schedule.layout) == []
 
 
-@pytest.mark.parametrize("seed", seeds(40, 3))
+@pytest.mark.parametrize("seed", seeds(40, 2))
 def test_inference(seed: int) -> None:
     def plan(policy: str, budget: int | None) -> ooc.NetworkPlan:
         graph = random_graph(7400 + seed)

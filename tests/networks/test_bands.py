@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from networks import Hostile, cpu, data, differing, random_graph, run, seeds
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.networks import SGD, Graph, models, sharing
@@ -247,8 +248,7 @@ def assert_same(graph: Graph, device: ooc.Device, home: str, seed: int, count: i
         assert not differing(run(plan, x, labels), expected), proposal
 
 
-@pytest.mark.parametrize("seed", seeds(120, 5))
-@pytest.mark.parametrize("home", ["disk", "host"])
+@pytest.mark.parametrize(("seed", "home"), crossed(range(120), ["disk", "host"], every=60))
 def test_random_bands_give_the_bits_of_keep(seed: int, home: str) -> None:
     assert_same(random_graph(12000 + seed), cpu(), home, seed, 3)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from emulated_driver import emulated
 from networks import STREAMING, data, differing, planned, random_graph, run, seeds, smallest
+from sweeps import crossed
 
 import ooc
 from ooc.ir.op import numpy_dtype
@@ -97,9 +98,9 @@ def test_every_policy_gives_the_same_bits(policy: str, home: str, name: str, cud
     assert_same(GRAPHS[name], policy, home, cudnn, 7, wanted(name, cudnn))
 
 
-@pytest.mark.parametrize("seed", seeds(20, 1))
+@pytest.mark.parametrize("seed", seeds(40, 1))
 def test_random_networks(seed: int) -> None:
-    """Every policy, each with another home."""
+    """Every second policy, each with another home."""
     statistics, cudnn = seed % 3 != 0, seed % 2 == 0
 
     def make() -> Graph:
@@ -107,7 +108,7 @@ def test_random_networks(seed: int) -> None:
 
     graph = make()
     right = run(planned(graph, "keep", None, device(seed, cudnn), BATCH), *data(graph, BATCH))
-    for i, policy in enumerate(POLICIES):
+    for i, policy in list(enumerate(POLICIES))[seed % 2 :: 2]:
         try:
             assert_same(make, policy, HOMES[(seed + i) % 3], cudnn, 100 * seed + i, right)
         except ooc.UnsupportedError:
@@ -135,8 +136,7 @@ def stepped(where: Device, policy: str, optimizer: Any, dtype: str, budget: int 
         return kept | ({f"mean {name}": a for name, a in session.averages().items()} if optimizer.ema else {})
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.kind)
+@pytest.mark.parametrize(("optimizer", "dtype"), crossed(OPTIMIZERS, ["f32", "bf16", "f16"], every=2))
 def test_optimizers_move_as_on_a_processor(optimizer: Any, dtype: str) -> None:
     """Every parameter about as far, and under any policy by the same bits."""
     right = stepped(device(1, False), "keep", optimizer, dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from networks import Hostile, cpu, data, random_graph, seeds
 from races import races
+from sweeps import crossed
 
 import ooc
 from ooc.networks import Graph
@@ -31,8 +32,7 @@ def values_of(graph: Graph, seed: int = 0) -> dict[str, Any]:
         return session.parameters() | session.statistics()
 
 
-@pytest.mark.parametrize("seed", seeds(30, 1))
-@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize(("seed", "lent"), crossed(range(30), [False, True], every=30))
 def test_bits_of_a_step(seed: int, lent: bool) -> None:
     """The gradient of the loss, given to the logits, comes out as a step has it; at every budget."""
     graph, device = random_graph(seed), cpu()

@@ -136,7 +136,7 @@ def planned(graph: Graph, policy: str, budget: Any) -> ooc.NetworkPlan:
     return graph.plan(batch=BATCH, budget=budget, policy=policy, device=cpu(), deterministic=True, optimizer=SGD(0.1, 0.9))
 
 
-@pytest.mark.parametrize(("name", "policy"), crossed(list(LOSSES), [*POLICIES, "auto"], every=5))
+@pytest.mark.parametrize(("name", "policy"), crossed(list(LOSSES), [*POLICIES, "auto"], every=10))
 def test_the_same_bits_under_any_policy(name: str, policy: str) -> None:
     """Without a limit, and in little memory."""
     graph = deep(name)

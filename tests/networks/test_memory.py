@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import crossed, swept
+from sweeps import crossed
 from waiting import HANGS
 
 import ooc
@@ -183,19 +183,19 @@ DEVICES: dict[str, Callable[[], ooc.Device]] = {
 }
 
 
-@pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize(
-    ("policy", "budget"),
-    [("stream", 2 << 30), ("stream", 256 << 20), pytest.param("modnn", 2 << 30, marks=pytest.mark.slow)],
+    ("name", "sizes"),
+    crossed(list(DEVICES), [("stream", 2 << 30), ("stream", 256 << 20), ("modnn", 2 << 30)], every=2),
 )
-def test_vgg16_of_256_pictures_is_planned(policy: str, budget: int, name: str) -> None:
+def test_vgg16_of_256_pictures_is_planned(name: str, sizes: tuple[str, int]) -> None:
+    policy, budget = sizes
     device = DEVICES[name]()
     plan = vgg().plan(batch=256, budget=budget, policy=policy, device=device)
     assert plan.peaks["device"] <= budget and plan.smallest_bytes <= budget
     assert 0 < plan.bound_seconds <= plan.predicted_seconds
 
 
-@pytest.mark.parametrize(("policy", "name"), crossed(list(POLICIES), list(DEVICES), every=2))
+@pytest.mark.parametrize(("policy", "name"), crossed(list(POLICIES), list(DEVICES), every=4))
 def test_one_byte_less_than_the_smallest_budget_is_too_little(policy: str, name: str) -> None:
     graph = models.vgg(16, side=32, width=1 / 8)
     device = DEVICES[name]()
@@ -210,15 +210,14 @@ def test_one_byte_less_than_the_smallest_budget_is_too_little(policy: str, name:
     assert plan.peaks["device"] <= least == plan.smallest_bytes
 
 
-@pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize(
-    ("name", "batch", "sizes"),
-    [("vgg16", 64, {}), ("alexnet", 256, {}), pytest.param("unet3d", 2, {"side": 128}, marks=pytest.mark.slow)],
+    ("train", "sizes", "device"),
+    crossed([True, False], [("vgg16", 64, {}), ("alexnet", 256, {}), ("unet3d", 2, {"side": 128})], list(DEVICES), every=4),
 )
-@pytest.mark.parametrize("device", swept(DEVICES, suite=1))
-def test_the_smallest_budget_has_a_plan(device: str, name: str, batch: int, sizes: dict[str, Any], train: bool) -> None:
+def test_the_smallest_budget_has_a_plan(device: str, sizes: tuple[str, int, dict[str, Any]], train: bool) -> None:
     """Of networks of full size, too: billions of tiles, of which the first are made, and no place for a partial sum."""
-    graph = models.named(name, **sizes)
+    name, batch, options = sizes
+    graph = models.named(name, **options)
     with pytest.raises(ooc.BudgetError) as caught:
         graph.plan(batch=batch, budget=1, train=train, device=DEVICES[device]())
     least = caught.value.smallest_bytes
@@ -256,7 +255,7 @@ class Failing:
         self.machine.perform = self.perform
 
 
-@pytest.mark.parametrize(("home", "lane", "error"), crossed(HOMES, LANES, ERRORS, every=5))
+@pytest.mark.parametrize(("home", "lane", "error"), crossed(HOMES, LANES, ERRORS, every=9))
 def test_a_lane_that_fails_stops_the_others_and_leaves_nothing(home: str, lane: str, error: BaseException) -> None:
     device = replace(ooc.device("cpu", threads=2), backend=CpuBackend(2, staged=True), deterministic=True)
     plan = normed().plan(batch=4, policy="vdnn_all", device=device, home=home, optimizer=SGD(0.1, 0.9))

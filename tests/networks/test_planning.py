@@ -31,7 +31,7 @@ class Counted:
 LARGE = {"vgg16": (lambda: vgg(16), 256, 12 * GIB, "titanx"), "resnet50": (lambda: resnet(50), 32, 1 * GIB, "v100")}
 
 
-@pytest.mark.parametrize(("policy", "name"), crossed([p for p in POLICIES if p not in STREAMING], [*LARGE], every=2))
+@pytest.mark.parametrize(("policy", "name"), crossed([p for p in POLICIES if p not in STREAMING], [*LARGE], every=4))
 def test_a_policy_looks_at_few_programs(policy: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch, budget, calibration = LARGE[name]
     programs, links = Counted(judge.program), Counted(lower.link)

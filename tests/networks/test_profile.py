@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import data
+from sweeps import swept
 
 import ooc
 from ooc.networks.models import named
@@ -12,7 +13,7 @@ from ooc.networks.models import named
 BATCH = 4
 
 
-@pytest.mark.parametrize("budget", [None, "1 MiB"])
+@pytest.mark.parametrize("budget", swept(["1 MiB", None], suite=1))
 def test_every_tile_is_counted_once(budget: str | None) -> None:
     graph = named("unet", side=16, width=0.125)
     plan = graph.plan(batch=BATCH, budget=budget, device="cpu", home="disk")

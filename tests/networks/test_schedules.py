@@ -88,7 +88,7 @@ def told(plan: ooc.NetworkPlan) -> str:
 # ---- waits
 
 
-@pytest.mark.parametrize("policy", (*POLICIES, "auto"))
+@pytest.mark.parametrize("policy", crossed([*POLICIES, "auto"], every=2))
 def test_no_wait_is_too_many(policy: str) -> None:
     """Without any one of its waits a schedule has a race."""
     rng, dropped = random.Random(0), 0
@@ -289,7 +289,7 @@ def test_what_comes_back_is_another_instance_only_to_take_less_memory(policy: st
         assert differing(run(mutant, x, labels), wanted) == [], told(plan)
 
 
-@pytest.mark.parametrize("policy", WHOLE)
+@pytest.mark.parametrize("policy", crossed(list(WHOLE), every=2))
 def test_fences_only_cost_time(policy: str) -> None:
     """Without the barriers of its paper a plan has no races, gives the same numbers and is not predicted to take longer."""
     for plan, wanted in zip(small_plans(policy, staged()), small_results(policy), strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 from ooc import Graph
@@ -37,8 +38,7 @@ def results(plan: Any) -> tuple[float, Any]:
         return session.step(x, np.arange(4)), session.forward(x)
 
 
-@pytest.mark.parametrize("home", ["disk", "host"])
-@pytest.mark.parametrize("pinned", [None, "64 KiB"])
+@pytest.mark.parametrize(("pinned", "home"), crossed([None, "64 KiB"], ["disk", "host"], every=2))
 def test_partial_sums_and_rings_count(pinned: str | None, home: str) -> None:
     """One call needs much for its tiles, another one less, but also room for partial sums, or a staging ring."""
     device = ooc.device("cpu", threads=2, pinned=pinned)

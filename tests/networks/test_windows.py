@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from networks import Hostile, cpu
 from races import races
-from sweeps import crossed
+from sweeps import crossed, swept
 
 import ooc
 from ooc.networks import SGD, Graph, running, tiles
@@ -142,7 +142,7 @@ def test_windows_have_no_races(few: int, staged: bool) -> None:
     assert waits or not staged  # one lane after the other has none to wait for
 
 
-@pytest.mark.parametrize("few", [64, 256], indirect=True)
+@pytest.mark.parametrize("few", swept([64, 256], suite=1), indirect=True)
 def test_what_is_not_held_is_predicted(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks are those of all steps, bytes and seconds nearly: at the edges tiles read less."""
     for device, home in ((cpu(), "host"), (ooc.device("null", calibration="p100"), "disk")):

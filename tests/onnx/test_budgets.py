@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 import ooc.onnx
@@ -204,7 +205,7 @@ def test_an_activation_behind_comes_behind(name: str, tmp_path: Path) -> None:
     onnx_files.compare(onnx_files.by_plan(plan, inputs), [one.growing.values[o] for o in outputs], name)
 
 
-@pytest.mark.parametrize("name", [*CASES, *OLDER])
+@pytest.mark.parametrize("name", crossed([*CASES, *OLDER], every=2))
 def test_tensors_of_eight_budgets(name: str, tmp_path: Path) -> None:
     _, make = (CASES | OLDER)[name]
     one = One(name, 9 if name in OLDER else OPSETS.get(name, 20))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import swept
+from sweeps import crossed, swept
 
 import ooc
 from ooc.ir.region import whole
@@ -80,9 +80,12 @@ def test_other_functions(budget: int | None, tmp_path: Path) -> None:
         assert dw.shape == found.dw.shape
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("name", ["conv", "pool", "chain", "softmax", "cut", "conv_backward"])
-@pytest.mark.parametrize("how", ["made anew", "one bit", "longer"])
+@pytest.mark.parametrize(
+    ("budget", "name", "how"),
+    crossed(
+        list(BUDGETS), ["conv", "pool", "chain", "softmax", "cut", "conv_backward"], ["made anew", "one bit", "longer"], every=2
+    ),
+)
 def test_results_that_are_not_as_they_were_written(budget: int | None, name: str, how: str, tmp_path: Path) -> None:
     """A file that was made anew keeps its inode, and our own writes move its times: what it holds tells, of each unit."""
     x, w = arrays(tmp_path)

@@ -14,6 +14,7 @@ from emulated_device import execute as execute_on_device
 from emulated_driver import emulated
 from races import races
 from running import PoisonedBackend, assert_right, execute
+from sweeps import crossed
 
 import ooc
 from ooc.ir.op import Operand
@@ -65,7 +66,7 @@ def test_the_ring_is_small_whatever_the_tile() -> None:
     assert place.staged_bytes(1 << 40) == 1 << 30  # tiles as no card has them pass in 1024 pieces
 
 
-@pytest.mark.parametrize("kind", KIND)
+@pytest.mark.parametrize("kind", crossed(list(KIND), every=2))
 def test_the_same_results(kind: str, small: int) -> None:
     """In any order that the waits allow, without a race, and within the memory that was planned."""
     rng = random.Random(zlib.crc32(f"{kind} {small}".encode()))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 
 import ooc
 
@@ -69,7 +70,7 @@ def written(kind: str, path: Path, shape: tuple[int, ...], chunks: tuple[int, ..
         file.close()
 
 
-@pytest.mark.parametrize("kind", ["zarr", "h5py", "dask"])
+@pytest.mark.parametrize("kind", swept(["zarr", "h5py", "dask"], suite=1))
 def test_the_memory_of_a_process_keeps_within_the_budget(kind: str, tmp_path: Path) -> None:
     """Rows of chunks that are larger than the budget: 128 MiB under 8; each chunk is decoded once, or half as often again."""
     pytest.importorskip({"dask": "dask.array"}.get(kind, kind))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 from waiting import HANGS
 
 import ooc
@@ -41,7 +42,7 @@ CUT = """
 """
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, 0])
+@pytest.mark.parametrize("death", swept([signal.SIGKILL, signal.SIGINT, 0, signal.SIGTERM, signal.SIGABRT], suite=3))
 def test_no_death_leaves_a_file(tmp_path: Path, death: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CUT), tmp_path, str(int(death))], capture_output=True, text=True, timeout=HANGS

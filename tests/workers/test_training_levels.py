@@ -19,7 +19,7 @@ import pytest
 from emulated_device import on
 from emulated_driver import emulated
 from networks import cpu, random_graph
-from sweeps import swept
+from sweeps import crossed, swept
 
 import ooc
 from ooc.networks import SGD, Adam, Graph
@@ -97,8 +97,7 @@ def close(one: dict[str, Any], two: dict[str, Any]) -> bool:
     return one.keys() == two.keys() and all(np.allclose(values, two[name], 1e-4, 1e-5) for name, values in one.items())
 
 
-@pytest.mark.parametrize("parts", (1, 2, 4))
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("name", "parts"), crossed(list(GRAPHS), [1, 2, 4], every=2))
 def test_it_is_the_step_of_one_process(name: str, parts: int, tmp_path: Path) -> None:
     with plan_of(GRAPHS[name]()).session(seed=3) as session:
         losses, whole = steps(session, 4), session.parameters() | session.statistics()
@@ -124,7 +123,9 @@ def test_any_graph(seed: int, tmp_path: Path) -> None:
         assert close(held(training), whole)
 
 
-@pytest.mark.parametrize(("name", "count"), [("residual", 2), ("volumes", 2), pytest.param("residual", 1, marks=LONG)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("residual", 2), *(pytest.param(*case, marks=LONG) for case in (("volumes", 2), ("residual", 1)))]
+)
 def test_any_number_of_workers_gives_the_same_bits(name: str, count: int, tmp_path: Path) -> None:
     graph = residual(drop=0.3) if name == "residual" else volumes()
     with ooc.Training(plan_of(graph), tmp_path / "here", parts=4, seed=1, threads=2) as training:
@@ -287,7 +288,7 @@ def test_the_same_bits_under_a_budget(tmp_path: Path) -> None:
     ("device", "budget"),
     [
         ("staged", 40 << 10),
-        ("emulated", None),
+        pytest.param("emulated", None, marks=LONG),
         pytest.param("emulated", 40 << 10, marks=LONG),
         pytest.param("staged", None, marks=LONG),
     ],

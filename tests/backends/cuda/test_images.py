@@ -13,7 +13,7 @@ from cases import integers
 from emulated_device import assert_runs, plan_of
 from emulated_driver import emulated
 from stand_in_cudnn import CODES
-from sweeps import swept
+from sweeps import crossed
 
 from ooc.backends.algorithms import FFT, REFUSED, WINOGRAD, split_of
 from ooc.backends.null import NullBackend
@@ -44,8 +44,7 @@ def rows(name: str) -> list[Any]:
     return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()[1:]]
 
 
-@pytest.mark.parametrize("seed", swept(range(12), suite=4))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "seed"), crossed(list(KINDS), range(12), every=6))
 def test_tiles_as_images(kind: str, seed: int) -> None:
     """Exact whatever is cut, resident or streamed; and by Winograd's algorithm, for which the plan has room."""
     rng = random.Random(f"{kind} {seed}")

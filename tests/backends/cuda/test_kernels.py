@@ -93,8 +93,7 @@ def tiled(op: Op, sizes: dict[str, int], order: list[str], kernel: str, backend:
                 kernel=kernel, workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
 
 
-@pytest.mark.parametrize("count", swept((5, 10), suite=1))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "count"), crossed(list(KINDS), (5, 10), every=2))
 def test_the_same_bits_under_any_tiling(kind: str, count: int) -> None:
     """In order, a sum goes on where the tile before left it, however many tiles and wherever its dims are split."""
     rng, backend = seeded("bits", kind), EmulatedBackend()
@@ -118,8 +117,7 @@ def test_the_same_bits_under_any_tiling(kind: str, count: int) -> None:
                 assert got[name].tobytes() == wanted[name].tobytes(), f"{name} of {op} in tiles {sizes}, {order}"
 
 
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-@pytest.mark.parametrize("kind", ["conv.fprop", "conv.dgrad"])
+@pytest.mark.parametrize(("kind", "layout"), crossed(["conv.fprop", "conv.dgrad"], ["channels_first", "channels_last"], every=2))
 def test_several_channels_of_a_thread_have_the_same_bits(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are, under any tiling, of sums that go on from a partial sum too."""
     rng, backend, launched = seeded("blocked", kind + layout), EmulatedBackend(), set()

@@ -22,7 +22,7 @@ from emulated_device import execute
 from emulated_driver import EmulatedCuda, emulated
 from races import Race, races
 from running import poisoned
-from sweeps import swept
+from sweeps import crossed, swept
 
 from ooc.backends.cuda.streams import DEVICE_LANES, IN_FLIGHT, Token
 from ooc.errors import BackendError
@@ -95,8 +95,7 @@ def judged(plan: Plan, arrays: Any, backend: EmulatedCuda, logged: list[Schedule
     return races(order_of(backend.driver.log[mark:], todo.steps), todo.layout)
 
 
-@pytest.mark.parametrize("count", swept((3, 6), suite=1))
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "count"), crossed(list(FORMS), (3, 6), every=2))
 def test_every_schedule_is_ordered(form: str, count: int, logged: list[Schedule]) -> None:
     rng = random.Random(zlib.crc32(form.encode()) + 77)
     for _ in range(count):
