@@ -108,6 +108,37 @@ class Built(LayerGraph):
         strides = windows if stride is None else per_axis("stride", stride, rank)
         return self.add_layer(layers.PoolLayer(how, windows, strides, as_pads("padding", padding, rank)), (x,), name)
 
+    def max_unpool(
+        self, x: str, values: str, window: PerAxis = 2, *, stride: PerAxis | None = None, padding: Padding = 0,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
+        """Values of windows where x has the maximum of each, the first of equals; zeros elsewhere.
+
+        Parameters:
+            x: c x spatial; what was pooled.
+            values: one for each window, as `pool` of x makes them.
+            window, stride, padding: of that pooling; windows must not overlap.
+            name: of the layer and of the result; default None: one of its kind.
+
+        Returns:
+            name: of the result, of the shape of x. It has a gradient of values, none of x.
+
+        Raises:
+            ShapeError: values of another shape, windows that overlap.
+
+        Source: Badrinarayanan, Kendall, Cipolla, "SegNet", TPAMI 2017; torch.nn.MaxUnpool2d.
+
+        Example:
+            >>> g = ooc.Graph("unpooling")
+            >>> x = g.input("x", (1, 4, 4))
+            >>> g.shapes[g.max_unpool(x, g.pool(x, 2), 2)]
+            (1, 4, 4)
+        """
+        rank = self._rank(x, "max_unpool")
+        windows = per_axis("window", window, rank)
+        strides = windows if stride is None else per_axis("stride", stride, rank)
+        return self.add_layer(layers.MaxUnpool(windows, strides, as_pads("padding", padding, rank)), (x, values), name)
+
     def global_pool(self, x: str, *, how: str = "average", name: str | None = None) -> str:
         """Mean (how="average", default) or maximum (how="max") over all positions of x: one value per channel."""
         return self.add_layer(layers.GlobalPool(how), (x,), name)

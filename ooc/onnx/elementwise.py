@@ -20,7 +20,7 @@ FUNCTIONS = {
 COMPARISONS = {
     "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "not_less", "Less": "less", "LessOrEqual": "not_greater",
 }  # fmt: skip
-BOOLEAN = 9  # of TensorProto
+BOOLEAN, WHOLE = 9, (6, 7)  # of TensorProto: i32, i64
 FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
@@ -169,7 +169,8 @@ def negated(context: OnnxNode) -> GraphTensor:
 
 @operator("Where")
 def where(context: OnnxNode) -> GraphTensor:
-    return binary.where(context, *map(context.operand, range(3)))
+    condition, x, z = map(context.operand, range(3))
+    return binary.where(context, condition, x, z)
 
 
 @operator("Sum")
@@ -195,6 +196,8 @@ def cast(context: OnnxNode) -> GraphTensor:
     x, to = context.tensor(), FLOATS.get(context.attribute("to"))
     if context.attribute("to") == BOOLEAN:  # conditions are numbers, 1 and 0
         return binary.binary(context, x, context.site.full(0), "not_equal")
+    if context.attribute("to") in WHOLE and x.dtype in FLOATS.values():
+        return elementwise.towards_zero(context, x)
     if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
         raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")
     return x if x.dtype == to else context.add(x, layers.Convert(dtype=to))

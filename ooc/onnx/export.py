@@ -265,6 +265,15 @@ def pool(context: OnnxLayer) -> str:
     return context.op("AveragePool", context.reads[0], **window, count_include_pad=int(layer.how == "average"))
 
 
+@exporter("max_unpool")
+def max_unpool(context: OnnxLayer) -> str:
+    """By the places of the maxima, which pooling once more says."""
+    layer, (x, values) = context.layer, context.reads
+    window = {"kernel_shape": layer.window, "strides": layer.stride, "pads": flat_pads(layer.pad)}
+    _, places = context.several("MaxPool", 2, x, **window)
+    return context.op("MaxUnpool", values, places, context.op("Shape", x), **window)
+
+
 @exporter("global_pool")
 def global_pool(context: OnnxLayer) -> str:
     kind = "GlobalMaxPool" if context.layer.how == "max" else "GlobalAveragePool"

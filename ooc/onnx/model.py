@@ -12,7 +12,7 @@ from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
-from ooc.onnx.elementwise import BOOLEAN
+from ooc.onnx.elementwise import BOOLEAN, WHOLE
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import OnnxTranslator, label
@@ -21,6 +21,7 @@ from ooc.translate.building import GraphTensor
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
 PRODUCER = "ooc"  # of files that ooc writes
+STORED = {BOOLEAN: "b8", **dict.fromkeys(WHOLE, "i32")}  # as which outputs are stored that are computed as floating numbers
 DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16", 2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
 
 
@@ -109,8 +110,9 @@ def _built(
 ) -> Graph:
     graph = Graph(model.graph.name or path.stem)
     folder = Folder({d.domain: d.version for d in model.opset_import})
-    conditions = {o.name for o in model.graph.output if o.type.tensor_type.elem_type == BOOLEAN}
-    translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER, conditions)
+    types = {o.name: STORED.get(o.type.tensor_type.elem_type, "") for o in model.graph.output}
+    stored = {name: dtype for name, dtype in types.items() if dtype}
+    translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER, stored)
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     inputs = [i for i in model.graph.input if i.name not in translator.values]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ooc.networks import layers
-from ooc.onnx import elementwise, norms, resizing, shapes
+from ooc.onnx import elementwise, norms, pooling, resizing, shapes
 from ooc.onnx.translator import OWN, OnnxNode, shortest
 from ooc.translate.building import GraphTensor, registering
 
 own = registering(OWN)  # function decorator: it translates these operators of files that ooc wrote
+STORES = {2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
 # Modes of a Resize and where its positions lie, and what it was, if it was told sizes.
 UPSAMPLED = {("nearest", "asymmetric"): "nearest", ("linear", "half_pixel"): "linear", ("linear", "align_corners"): "aligned"}
 
@@ -43,6 +44,42 @@ def global_pool(context: OnnxNode) -> GraphTensor:
     if (behind := context.behind("Flatten")) is not None:
         context.take_in(behind)
     return context.add(context.tensor(), layers.GlobalPool(how))
+
+
+@own("ArgMax")
+def argmax(context: OnnxNode) -> GraphTensor:
+    """With the Cast behind."""
+    store = _stored(context, "Cast")
+    if store is None:
+        return pooling.place_of_largest(context)
+    return context.add(context.tensor(), layers.ArgMaxLayer(store))
+
+
+@own("Round", "Cast")
+def rounded(context: OnnxNode) -> GraphTensor:
+    """Numbers that were rounded, in steps, to integers."""
+    widened = context.op.op_type == "Cast"
+    store = _stored(context, *(["Round"] if widened else []), "Clip", "Cast")
+    if store is None:
+        return elementwise.cast(context) if widened else elementwise.function(context)
+    return context.add(context.tensor(), layers.Round(store))
+
+
+def _stored(context: OnnxNode, *kinds: str) -> str | None:
+    """The integers that a layer of several operators makes, of which this is the first and a Cast the last; they are taken in."""
+    translator, nodes = context.translator, [context.op]
+    for kind in kinds:
+        node = translator.only(nodes[-1].output[0], kind)
+        if node is None:
+            return None
+        nodes.append(node)
+    made, store = nodes[-1].output[0], STORES.get(OnnxNode(translator, nodes[-1]).attribute("to"))
+    if store is None or not nodes[0].output[0].startswith(f"{made}/"):
+        return None
+    names = [node.output[0] for node in nodes[1:]]
+    translator.passed.update(names)
+    context.taken, context.made = names, made
+    return store
 
 
 @own("Resize")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
 from ooc.onnx.translator import OnnxNode, operator
+from ooc.translate import reductions
 from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.elementwise import divide
-from ooc.translate.parts import Pads, average, maximum
+from ooc.translate.parts import MaximaPlaces, Pads, average, maximum
 from ooc.translate.reductions import REDUCTIONS
 
 
@@ -22,9 +25,23 @@ def windows(context: OnnxNode, x: GraphTensor) -> tuple[Shape, Shape, Pads, bool
 
 
 @operator("MaxPool")
-def max_pool(context: OnnxNode) -> GraphTensor:
+def max_pool(context: OnnxNode) -> list[Any]:
+    """The maxima, and their places for those who unpool by them."""
     x = context.tensor()
-    return maximum(context, x, *windows(context, x))
+    taps, stride, pads, ceil, dilation = windows(context, x)
+    y = maximum(context, x, taps, stride, pads, ceil, dilation)
+    plain = not ceil and set(dilation) == {1} and not context.attribute("storage_order", 0)
+    return [y, MaximaPlaces(x, taps, stride, pads)] if plain else [y]
+
+
+@operator("MaxUnpool")
+def max_unpool(context: OnnxNode) -> GraphTensor:
+    values, places = context.tensor(), context.translator.values[context.op.input[1]]
+    if not isinstance(places, MaximaPlaces):
+        raise context.refuse("places that no pooling of the network has made")
+    size = context.constant(2, "output_shape")
+    extent = places.covered(values) if size is None else tuple(np.asarray(size).ravel().tolist())[2:]
+    return places.unpooled(context, values, extent)
 
 
 @operator("AveragePool")
@@ -62,6 +79,14 @@ def reduce(context: OnnxNode) -> GraphTensor:
         return x
     axes = sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
     return REDUCTIONS[OF_AXES[kind]](context, x, axes, keep)
+
+
+@operator("ArgMax")
+def place_of_largest(context: OnnxNode) -> GraphTensor:
+    if context.attribute("select_last_index", 0):
+        raise context.refuse("the last of equals")
+    x, keep = context.tensor(), bool(context.attribute("keepdims", 1))
+    return reductions.place_of_largest(context, x, context.attribute("axis", 0) % len(x.shape), keep)
 
 
 @operator("LpNormalization")

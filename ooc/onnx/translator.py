@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.records import understood
+from ooc.ir.op import DTYPES
 from ooc.networks import Graph
 from ooc.networks.layers import Reshape, Round
 from ooc.onnx.folding import Folder
@@ -19,9 +20,10 @@ from ooc.onnx.layout import front
 from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
+from ooc.translate.parts import MaximaPlaces
 from ooc.translate.views import permuted
 
-Value = GraphTensor | np.ndarray[Any, Any] | None  # None: left out
+Value = GraphTensor | MaximaPlaces | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
 OPERATORS: dict[str, Operator] = {}
 OWN: dict[str, Operator] = {}  # those of files that ooc wrote which become the very layers that they were
@@ -36,12 +38,12 @@ class OnnxTranslator(Site):
         graph: to fill.
         folder: of the file's opset.
         exact: the file is one of ooc's own: each layer of its graph becomes that layer again.
-        conditions: outputs that are true or false.
+        stored: as which integers outputs are stored that are no floating numbers, by name.
     """
 
-    def __init__(self, graph: Graph, folder: Folder, exact: bool, conditions: Collection[str] = ()) -> None:
+    def __init__(self, graph: Graph, folder: Folder, exact: bool, stored: Mapping[str, str] | None = None) -> None:
         super().__init__(graph)
-        self.folder, self.exact, self.conditions = folder, exact, conditions
+        self.folder, self.exact, self.stored = folder, exact, stored or {}
         self.values: dict[str, Value] = {"": None}
         self.uses: Counter[str] = Counter()
         self.next: dict[str, Any] = {}  # the one node that reads a tensor
@@ -106,9 +108,11 @@ class OnnxTranslator(Site):
         if missing:
             raise ArgumentError(f"{context.label}: reads {missing[0]}, which nothing before it makes: a cycle, or a damaged file")
         reads = {i: v for i in node.input if (v := self.values[i]) is not None}
-        if not any(isinstance(v, GraphTensor) for v in reads.values()):
+        if not any(isinstance(v, (GraphTensor, MaximaPlaces)) for v in reads.values()):
             self.values.update(self.folder.fold(node, reads, context.label))
             return
+        if node.op_type != "MaxUnpool" and any(isinstance(v, MaximaPlaces) for v in reads.values()):
+            raise context.refuse("it reads places of maxima, which MaxUnpool alone may")
         translate = (self.exact and OWN.get(node.op_type)) or OPERATORS.get(node.op_type)
         if translate is None:
             raise context.refuse(f"ooc has no ONNX operator {node.op_type}")
@@ -130,14 +134,16 @@ class OnnxTranslator(Site):
         """A tensor that is wanted, under its name in the file. last: it has its channels last there, and they come in front."""
         value = self.values.get(name)
         if not isinstance(value, GraphTensor):
-            raise UnsupportedError(f"output {name}: it is a constant at this size; nothing is left to compute")
+            places = isinstance(value, MaximaPlaces)
+            what = "places of maxima" if places else "a constant at this size; nothing is left to compute"
+            raise UnsupportedError(f"output {name}: it is {what}")
         if last:
             rank = len(value.shape)
             value = permuted(self._turning(name), value, (0, rank - 1, *range(1, rank - 1)))
         last_one = Building(self, f"output {name}", name, "")
         value = last_one.settled(multiplied(last_one, value))
-        if name in self.conditions and value.dtype != "b8":
-            value = Building(self, f"output {name}", name, "").add(value, Round("b8"))
+        if name in self.stored and value.dtype in DTYPES:
+            value = Building(self, f"output {name}", name, "").add(value, Round(self.stored[name]))
         if value.name != name and self.unused(name):
             value = Building(self, f"output {name}", name, "").add(value, Reshape(value.shape[1:]))
         self.graph.output(value.name)
@@ -154,7 +160,7 @@ class OnnxNode(Building):
     def __init__(self, translator: OnnxTranslator, node: Any) -> None:
         from onnx import helper
 
-        made = f"{node.output[0]} as a number" if node.output[0] in translator.conditions else node.output[0]
+        made = f"{node.output[0]} as a number" if node.output[0] in translator.stored else node.output[0]
         super().__init__(translator, label(node), made, "pass outputs= of a tensor before it")
         self.translator, self.op, self.taken = translator, node, list[str]()
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -162,12 +162,16 @@ class OnnxLayer:
 
     def op(self, kind: str, *reads: str, opset: int = OPSET, **attributes: Any) -> str:
         """A node more; the name of its result. opset: the least that has the operator."""
+        return self.several(kind, 1, *reads, opset=opset, **attributes)[0]
+
+    def several(self, kind: str, count: int, *reads: str, opset: int = OPSET, **attributes: Any) -> list[str]:
+        """The same with so many results."""
         from onnx import helper
 
-        name = self.writer.free(f"{self.node.name}/{kind}")
-        self.writer.nodes.append(helper.make_node(kind, list(reads), [name], name, **attributes))
+        names = [self.writer.free(f"{self.node.name}/{kind}") for _ in range(count)]
+        self.writer.nodes.append(helper.make_node(kind, list(reads), names, names[0], **attributes))
         self.writer.opset = max(self.writer.opset, opset)
-        return name
+        return names
 
     def constant(self, what: str, values: Any, dtype: str = "") -> str:
         """A constant of its own: floating numbers, by default of the layer's dtype, or integers as they are."""

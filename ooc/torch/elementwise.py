@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from ooc.networks import layers
 from ooc.torch.translator import ACTIVATIONS, TorchCall, name_of, operator
 from ooc.translate import attention, binary, elementwise, parts
@@ -25,7 +27,15 @@ LOGARITHMS = {"log2": math.log(2), "log10": math.log(10)}
 @operator(*ACTIVATIONS)
 def activation(context: TorchCall) -> GraphTensor:
     x, act = context.tensor(), context.as_activation()
-    return elementwise.clamped(context, x, *context.limits()) if act is None else elementwise.activated(context, x, *act)
+    if act is not None:
+        return elementwise.activated(context, x, *act)
+    limits = context.limits()
+    if limits is not None:
+        return elementwise.clamped(context, x, *limits)
+    for name, how in (("min", "maximum"), ("max", "minimum")):
+        if context.argument(name) is not None:
+            x = binary.extreme(context, x, context.operand(name), how, last=False)
+    return x
 
 
 @operator(*FUNCTIONS)
@@ -59,6 +69,68 @@ def log_sigmoid(context: TorchCall) -> Any:
     turned = elementwise.minus(context, context.tensor(), last=False)
     y = elementwise.minus(context, elementwise.function(context, turned, "softplus", last=False))
     return y if context.shape else [y]
+
+
+@operator("trunc", "fix", "frac")
+def truncated(context: TorchCall) -> GraphTensor:
+    """Without what is behind the point, or that alone."""
+    x, rest = context.tensor(), name_of(context.node) == "frac"
+    whole = elementwise.towards_zero(context, x, last=not rest)
+    return elementwise.add(context, x, whole, -1.0) if rest else whole
+
+
+@operator("exp2")
+def power_of_two(context: TorchCall) -> GraphTensor:
+    exponent = elementwise.affine(context, context.tensor(), "scale", context.site.full(math.log(2)), last=False)
+    return elementwise.function(context, exponent, "exp")
+
+
+@operator("erfc")
+def complement_of_erf(context: TorchCall) -> GraphTensor:
+    erf = elementwise.function(context, context.tensor(), "erf", last=False)
+    return elementwise.affine(context, erf, "shift", context.site.full(1), alpha=-1.0)
+
+
+@operator("logit")
+def logit(context: TorchCall) -> GraphTensor:
+    """log(x / (1 - x)), of x at least eps away from 0 and 1."""
+    x, eps = context.tensor(), context.argument("eps")
+    if eps is not None:
+        x = elementwise.clamped(context, x, float(eps), 1 - float(eps), last=False)
+    rest = elementwise.affine(context, x, "shift", context.site.full(1), alpha=-1.0, last=False)
+    return elementwise.function(context, elementwise.divide(context, x, rest, last=False), "log")
+
+
+@operator("rrelu")
+def leaking_by_chance(context: TorchCall) -> GraphTensor:
+    """In evaluation by the middle slope."""
+    if context.argument("training"):
+        raise context.refuse("slopes that are drawn")
+    slope = (float(context.argument("lower")) + float(context.argument("upper"))) / 2
+    return elementwise.activated(context, context.tensor(), "leaky_relu", slope)
+
+
+@operator("isnan", "isinf", "isfinite")
+def kind_of_number(context: TorchCall) -> GraphTensor:
+    x, name = context.tensor(), name_of(context.node)
+    if name == "isnan":
+        return binary.binary(context, x, x, "not_equal")
+    size = elementwise.function(context, x, "abs", last=False)
+    return binary.binary(context, size, context.site.full(math.inf), "equal" if name == "isinf" else "less")
+
+
+@operator("nan_to_num")
+def numbers(context: TorchCall) -> GraphTensor:
+    """With numbers instead of what is none, by default 0 and the largest of the type."""
+    x, limit = context.tensor(), torch.finfo(context.node.meta["val"].dtype).max
+    nothing, above, below = (context.argument(name) for name in ("nan", "posinf", "neginf"))
+    values = {math.inf: limit if above is None else above, -math.inf: -limit if below is None else below}
+    y = x
+    for infinite in (i for i, value in values.items() if value != i):
+        at = binary.binary(context, x, context.site.full(infinite), "equal", last=False)
+        y = binary.where(context, at, context.site.full(values[infinite]), y, last=False)
+    no_number = binary.binary(context, x, x, "not_equal", last=False)
+    return binary.where(context, no_number, context.site.full(nothing or 0.0), y)
 
 
 @operator("celu")
@@ -141,14 +213,14 @@ def multiply(context: TorchCall) -> GraphTensor:
     return waiting or elementwise.multiply(context, context.operand("self"), context.operand("other"))
 
 
-@operator("div")
+@operator("div", "floor_divide")
 def divide(context: TorchCall) -> GraphTensor:
-    how = context.argument("rounding_mode")
-    if how == "trunc":
-        raise context.refuse("a division that rounds towards zero")
+    how = "floor" if "floor" in name_of(context.node) else context.argument("rounding_mode")
     if how is None and (y := attention.scaled(context, context.waiting("self"), context.waiting("other"), divided=True)):
         return y
     share = elementwise.divide(context, context.operand("self"), context.operand("other"), last=how is None)
+    if how == "trunc":
+        return elementwise.towards_zero(context, share)
     return share if how is None else elementwise.function(context, share, "floor")
 
 
@@ -166,22 +238,32 @@ def comparison(context: TorchCall) -> GraphTensor:
 @operator(*(f"{kind}_{how}" for kind in ("logical", "bitwise") for how in ("and", "or", "xor")), "__and__", "__or__", "__xor__")
 def both(context: TorchCall) -> GraphTensor:
     how = name_of(context.node).strip("_").split("_")[-1]
+    _check_conditions(context)
     return binary.both(context, context.operand("self"), context.operand("other"), how)
+
+
+def _check_conditions(context: TorchCall) -> None:
+    """Raises UnsupportedError for bits of numbers."""
+    if context.node.meta["val"].dtype is not torch.bool:
+        raise context.refuse("bits of whole numbers")
 
 
 @operator("logical_not", "bitwise_not")
 def negated(context: TorchCall) -> GraphTensor:
+    _check_conditions(context)
     return binary.negated(context, context.tensor())
 
 
 @operator("where")
 def where(context: TorchCall) -> GraphTensor:
-    return binary.where(context, *(context.operand(name) for name in ("condition", "self", "other")))
+    condition, x, z = (context.operand(name) for name in ("condition", "self", "other"))
+    return binary.where(context, condition, x, z)
 
 
 @operator("masked_fill")
 def masked_fill(context: TorchCall) -> GraphTensor:
-    return binary.where(context, *(context.operand(name) for name in ("mask", "value", "self")))
+    mask, value, x = (context.operand(name) for name in ("mask", "value", "self"))
+    return binary.where(context, mask, value, x)
 
 
 @operator("addcmul", "addcdiv")

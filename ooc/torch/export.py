@@ -289,6 +289,26 @@ def _inside(context: TorchLayer) -> Any:
     return share
 
 
+UNPOOL: Sequence[Any] = (None, None, F.max_unpool2d, F.max_unpool3d)
+
+
+@exporter("max_unpool")
+def max_unpool(context: TorchLayer) -> Node:
+    """By places in what is padded, since PyTorch pads no window with more than half of it; a line as a picture of one column."""
+    layer, line = context.layer, len(context.layer.window) == 1
+    x, values = _padded(context, context.x, layer.pad, -math.inf), context.beside(1)
+    extent = tuple(e + a + b for e, (a, b) in zip(context.extent, layer.pad, strict=True))
+    window, stride = layer.window, layer.stride
+    if line:
+        x, values = (context.call(torch.unsqueeze, one, -1) for one in (x, values))
+        window, stride, extent = (*window, 1), (*stride, 1), (*extent, 1)
+    pooled = context.call(MAX[len(window)], x, window, stride, return_indices=True)
+    places = context.call(operator.getitem, pooled, 1)
+    y = context.call(UNPOOL[len(window)], values, places, window, stride, output_size=extent)
+    y = context.call(torch.squeeze, y, -1) if line else y
+    return _padded(context, y, [(-a, -b) for a, b in layer.pad])
+
+
 @exporter("global_pool")
 def global_pool(context: TorchLayer) -> Node:
     rank = len(context.extent)

@@ -29,6 +29,7 @@ from ooc.torch import attention, elementwise, filters, moving, reductions, windo
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
 from ooc.translate.building import Constant, GraphTensor
+from ooc.translate.parts import MaximaPlaces
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -47,6 +48,7 @@ class Translated:
         computed: what PyTorch computes of that, in order.
         owned: parameters and statistics of the graph, each by what computes it.
         moved: buffers that change, by name, each by the statistic that it becomes, or what computes it.
+        whole: PyTorch's types of outputs that are no floating numbers, by name.
         trains: whether training is different: statistics of the batch, or dropout.
         spec: how what is returned is nested.
     """
@@ -59,6 +61,7 @@ class Translated:
     computed: tuple[Node, ...]
     owned: Mapping[str, Computed]
     moved: Mapping[str, MovedStatistic | Computed]
+    whole: Mapping[str, torch.dtype]
     trains: bool
     spec: Any
 
@@ -227,7 +230,7 @@ def _finished(
     program: ExportedProgram, translator: TorchTranslator, refs: dict[Node, str | torch.Tensor], inputs: list[str], node: Node
 ) -> Translated:
     leaves: list[str | int | Computed] = []
-    moved: dict[str, MovedStatistic | Computed] = {}
+    moved, whole = dict[str, MovedStatistic | Computed](), dict[str, torch.dtype]()
     for spec, result in zip(program.graph_signature.output_specs, node.args[0], strict=True):  # type: ignore[arg-type]
         value = translator.values[result] if isinstance(result, Node) else result
         origin = viewed(result) if isinstance(result, Node) and translator.follows else None
@@ -241,11 +244,14 @@ def _finished(
                 raise UnsupportedError(f"{translator.graph.name}: it returns a view of its input {origin.name}; {REMEDY}")
             leaves.append(inputs.index(translator.values[origin].name))
         elif isinstance(value, GraphTensor):
-            if not result.meta["val"].dtype.is_floating_point:
-                raise UnsupportedError(f"{translator.graph.name}: it returns what is true or false; {REMEDY}")
-            leaves.append(translator.output(value))
+            dtype = result.meta["val"].dtype
+            leaves.append(name := translator.output(value, dtype))
+            if not dtype.is_floating_point:
+                whole[name] = dtype
         elif isinstance(value, Constant):
             leaves.append(value.value)
+        elif isinstance(value, MaximaPlaces):
+            raise UnsupportedError(f"{translator.graph.name}: it returns places of maxima; {REMEDY}")
         else:
             raise UnsupportedError(f"{translator.graph.name}: it returns {value!r}, which is no tensor; {REMEDY}")
     if not any(isinstance(m, str) for m in leaves):
@@ -253,7 +259,7 @@ def _finished(
     spec_of = program.call_spec.out_spec
     return Translated(
         translator.graph, tuple(inputs), translator.fed, tuple(leaves), refs, tuple(translator.computed), translator.owned, moved,
-        translator.trains, spec_of,
+        whole, translator.trains, spec_of,
     )  # fmt: skip
 
 

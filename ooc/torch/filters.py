@@ -110,7 +110,10 @@ def batch_norm(context: TorchCall) -> Any:
 @operator("instance_norm")
 def instance_norm(context: TorchCall) -> GraphTensor:
     if not context.argument("use_input_stats"):
-        raise context.refuse("an instance normalisation by running statistics")
+        norm = context.as_norm()
+        if norm is None:
+            raise context.refuse("no statistics, neither running ones nor of the input")
+        return products.frozen_norm(context, context.tensor("input"), norm)
     if context.parameter("running_mean") is not None:
         raise context.refuse("an instance normalisation that moves running statistics")
     return _group_norm(context, 0)

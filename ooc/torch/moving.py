@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ooc.torch.translator import MovedStatistic, TorchCall, name_of, operator
+from ooc.torch.translator import STORED, MovedStatistic, TorchCall, name_of, operator
 from ooc.translate import attention
 from ooc.translate.binary import as_tensor, binary, expanded
-from ooc.translate.building import Constant, GraphTensor
+from ooc.translate.building import Constant, GraphTensor, Operand
+from ooc.translate.elementwise import towards_zero
 from ooc.translate.parts import (
     chosen,
     cut,
@@ -117,9 +118,9 @@ def repeat_interleave(context: TorchCall) -> GraphTensor:
 def copy(context: TorchCall) -> GraphTensor:
     """What is written over a tensor, of which the size alone is looked at."""
     like, source = context.argument("self"), context.operand("src")
-    if not isinstance(like, GraphTensor):
-        raise context.refuse("over a constant")
-    return expanded(context, as_tensor(context, source, like), context.shape)
+    x = like if isinstance(like, GraphTensor) else source
+    assert isinstance(x, GraphTensor)  # else PyTorch computes it
+    return expanded(context, as_tensor(context, source, x), context.shape)
 
 
 @operator("expand")
@@ -133,14 +134,36 @@ def expand(context: TorchCall) -> GraphTensor:
 @operator("slice_scatter")
 def slice_scatter(context: TorchCall) -> GraphTensor:
     """What is around a stretch of an axis, with something else in it."""
-    x, source, axis = context.tensor(), context.operand("src"), context.argument("dim") % len(context.shape)
-    begin, end, step = slice(*(context.argument(name) for name in ("start", "end", "step"))).indices(x.shape[axis])
-    if step != 1 or axis == 0:
-        raise context.refuse("in steps, or of samples")
-    middle = as_tensor(context, source, x)
-    ends = [cut(context, x, axis, lo, hi - lo, last=False) for lo, hi in ((0, begin), (end, x.shape[axis])) if lo < hi]
-    order = [ends[0], middle, *ends[1:]] if begin else [middle, *ends]
-    return joined(context, order, axis)
+    axis, source = context.argument("dim") % len(context.shape), context.operand("src")
+    begin, end, step = slice(*(context.argument(name) for name in ("start", "end", "step"))).indices(context.shape[axis])
+    if step != 1:
+        raise context.refuse("in steps")
+    return _written(context, axis, begin, end, source)
+
+
+@operator("select_scatter")
+def select_scatter(context: TorchCall) -> GraphTensor:
+    """The same of one place of an axis, which what is in it has not."""
+    axis, source = context.argument("dim") % len(context.shape), context.operand("src")
+    begin = context.argument("index") % context.shape[axis]
+    if isinstance(source, GraphTensor):
+        source = reshaped(context, source, (*source.shape[:axis], 1, *source.shape[axis:]), last=False)
+    elif len(source.shape) == len(context.shape) - 1:
+        source = source.reshaped((*source.shape[:axis], 1, *source.shape[axis:]))
+    return _written(context, axis, begin, begin + 1, source)
+
+
+def _written(context: TorchCall, axis: int, begin: int, end: int, source: Operand) -> GraphTensor:
+    """A tensor with another one over some places of an axis."""
+    if axis == 0:
+        raise context.refuse("of samples")
+    around, size = context.operand("self"), context.shape
+    like = around if isinstance(around, GraphTensor) else source
+    assert isinstance(like, GraphTensor)  # else PyTorch computes it
+    x = expanded(context, as_tensor(context, around, like), size, last=False)
+    middle = expanded(context, as_tensor(context, source, like), (*size[:axis], end - begin, *size[axis + 1 :]), last=False)
+    ends = [cut(context, x, axis, lo, hi - lo, last=False) for lo, hi in ((0, begin), (end, size[axis])) if lo < hi]
+    return joined(context, [ends[0], middle, *ends[1:]] if begin else [middle, *ends], axis)
 
 
 @operator(*(f"{how}_like" for how in ("zeros", "ones", "full")), *(f"new_{how}" for how in ("zeros", "ones", "full")))
@@ -241,6 +264,10 @@ def same(context: TorchCall) -> GraphTensor | Constant | MovedStatistic:
     target = context.node.meta["val"]
     if target.dtype is torch.bool:  # conditions are numbers, 1 and 0
         return binary(context, context.tensor(), context.site.full(0), "not_equal")
+    if target.dtype in STORED:  # whole numbers are floating ones
+        if context.translator.follows and not context.translator.fold:
+            raise context.refuse("gradients that stop at whole numbers")
+        return towards_zero(context, context.tensor())
     if tuple(target.shape) != x.shape or str(target.dtype).removeprefix("torch.") != {
         "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
     }.get(x.dtype):  # fmt: skip

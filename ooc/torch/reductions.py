@@ -9,7 +9,7 @@ from typing import Any
 from ooc.torch.translator import TorchCall, name_of, operator
 from ooc.translate import binary, reductions
 from ooc.translate.building import GraphTensor
-from ooc.translate.elementwise import function
+from ooc.translate.elementwise import add, affine, divide, function, multiply
 
 OF_AXES = {"mean": "mean", "sum": "sum", "amax": "max", "amin": "min", "logsumexp": "log_sum_exp"}
 NORMS = {1: "l1", 2: "l2", math.inf: "linf"}
@@ -36,6 +36,55 @@ def extreme(context: TorchCall) -> Any:
     x, keep = context.tensor(), bool(context.argument("keepdim", False))
     y = reductions.REDUCTIONS[name_of(context.node)](context, x, axes_of(context, x), keep)
     return [y] if "dim" in context.arguments else y
+
+
+@operator("argmax")
+def place_of_largest(context: TorchCall) -> GraphTensor:
+    x, axis = context.tensor(), context.argument("dim")
+    if axis is None:
+        raise context.refuse("over all axes at once")
+    return reductions.place_of_largest(context, x, axis % len(x.shape), bool(context.argument("keepdim")))
+
+
+@operator("any", "all")
+def conditions(context: TorchCall) -> GraphTensor:
+    """Whether some, or all, are not zero."""
+    x, keep = context.tensor(), bool(context.argument("keepdim", False))
+    holds = binary.binary(context, x, context.site.full(0), "not_equal", last=False)
+    how = reductions.maximum if name_of(context.node) == "any" else reductions.minimum
+    return how(context, holds, axes_of(context, x), keep)
+
+
+@operator("cosine_similarity")
+def cosine(context: TorchCall) -> GraphTensor:
+    """The sum of products of two tensors, each divided by its length, or by eps where that is more."""
+    x, z = _pair(context)
+    axes, low = axes_of(context, x), float(context.argument("eps"))
+    first, second = (_of_length_one(context, one, axes, low) for one in (x, z))
+    return reductions.total(context, multiply(context, first, second, last=False), axes, False)
+
+
+def _pair(context: TorchCall) -> tuple[GraphTensor, GraphTensor]:
+    operands = [context.operand(name) for name in ("x1", "x2")]
+    like = next(o for o in operands if isinstance(o, GraphTensor))
+    first, second = (binary.as_tensor(context, o, like) for o in operands)
+    return first, second
+
+
+def _of_length_one(context: TorchCall, x: GraphTensor, axes: list[int], low: float) -> GraphTensor:
+    length = function(context, reductions.euclidean(context, x, axes, True), "clip", low, math.inf, last=False)
+    return divide(context, x, length, last=False)
+
+
+@operator("pairwise_distance")
+def distance(context: TorchCall) -> GraphTensor:
+    """A norm of the difference of two tensors, and of eps, over the last axis."""
+    (x, z), how = _pair(context), NORMS.get(float(context.argument("p")))
+    if how is None:
+        raise context.refuse(f"of order {context.argument('p')}")
+    apart = add(context, x, z, -1.0, last=False)
+    apart = affine(context, apart, "shift", context.site.full(float(context.argument("eps"))), last=False)
+    return reductions.REDUCTIONS[how](context, apart, [len(x.shape) - 1], bool(context.argument("keepdim")))
 
 
 @operator("var", "std", "var_mean", "std_mean")

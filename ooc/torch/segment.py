@@ -18,10 +18,10 @@ from ooc.networks.writer import network
 from ooc.runtime.device import Device
 from ooc.torch.exported import Translated, place_of, tensors_of
 from ooc.torch.holding import HeldPass, PassSessions
-from ooc.torch.translator import DTYPES, MovedStatistic, Values
+from ooc.torch.translator import DTYPES, STORED, MovedStatistic, Values
 
 SEEDS = 1 << 62  # of dropout
-TORCH = {name: dtype for dtype, name in DTYPES.items()}
+TORCH = {name: dtype for dtype, name in (*DTYPES.items(), *STORED.items()) if dtype is not torch.int64}
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ class Segment:
         for name, how in translated.moved.items():
             with torch.no_grad():
                 state[name].copy_(call.moved[how.name] if isinstance(how, MovedStatistic) else how(values))
+        by_name |= {name: by_name[name].to(dtype) for name, dtype in translated.whole.items()}
         leaves = [by_name[m] if isinstance(m, str) else tensors[m] if isinstance(m, int) else m(values) for m in translated.made]
         return pytree.tree_unflatten(leaves, translated.spec)
 

@@ -18,9 +18,12 @@ from ooc.networks.layers.base import Layer
 from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
-from ooc.translate.parts import places
+from ooc.translate.parts import MaximaPlaces, places
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+STORED = {  # as which what is no floating number is returned
+    torch.bool: "b8", torch.uint8: "u8", torch.uint16: "u16", torch.int16: "i16", torch.int32: "i32", torch.int64: "i32",
+}  # fmt: skip
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
 
 Values = Mapping[Node, Any]  # what PyTorch has computed, by node
@@ -37,7 +40,7 @@ Operator = Callable[["TorchCall"], Any]
 Begin = Callable[[Graph, str, Shape, str], str]  # makes an input of a name, shape per sample and dtype
 OPERATORS: dict[str, Operator] = {}
 operator = registering(OPERATORS)  # function decorator: it translates these operators
-ACTIVATIONS = ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hardtanh", "clamp", "clamp_min", "relu6")
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hardtanh", "clamp", "clamp_min", "clamp_max", "relu6")
 FROZEN_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 
 
@@ -95,12 +98,14 @@ class TorchTranslator(Site):
         self.fed[name] = parameter.value
         return self.of(name)
 
-    def output(self, value: GraphTensor) -> str:
-        """A tensor that is returned; its name as an output."""
+    def output(self, value: GraphTensor, dtype: torch.dtype) -> str:
+        """A tensor that is returned; its name as an output. dtype: PyTorch's."""
         returning = Building(self, "what it returns", value.name, REMEDY)
         name = returning.settled(multiplied(returning, value)).name
         if name in self.graph.inputs:
             name = self.graph.reshape(name, value.shape[1:])
+        if dtype in STORED:
+            name = self.graph.round(name, STORED[dtype])
         self.graph.output(name)
         return name
 
@@ -126,6 +131,8 @@ class TorchTranslator(Site):
                 raise context.refuse(f"its result {place} is used, which ooc does not make")
             self.values[node] = results[place]
             return
+        if not name_of(node).startswith("max_unpool") and any(isinstance(v, MaximaPlaces) for v in read):
+            raise context.refuse("it reads places of maxima, which max_unpool alone may")
         translate = OPERATORS.get(name_of(node))
         if translate is None:
             raise context.refuse(f"ooc has no {name_of(node)}")
@@ -156,7 +163,9 @@ class TorchTranslator(Site):
 
 
 def _depends(value: Any) -> bool:
-    return isinstance(value, (GraphTensor, MovedStatistic)) or (isinstance(value, (tuple, list)) and any(map(_depends, value)))
+    if isinstance(value, (GraphTensor, MaximaPlaces, MovedStatistic)):
+        return True
+    return isinstance(value, (tuple, list)) and any(map(_depends, value))
 
 
 def shape_of(node: Node) -> Shape:
@@ -304,20 +313,21 @@ class TorchCall(Building):
         if name == "elu":
             plain = self.argument("scale") == 1 and self.argument("input_scale") == 1
             return ("elu", float(self.argument("alpha"))) if plain else None
-        return clamping(*self.limits())
+        limits = self.limits()
+        return None if limits is None else clamping(*limits)
 
-    def limits(self) -> tuple[float, float]:
-        """Of clamp, hardtanh and relu6."""
+    def limits(self) -> tuple[float, float] | None:
+        """Of clamp, hardtanh and relu6, where they are numbers."""
         if "relu6" in name_of(self.node):
             return 0.0, 6.0
         names = ("min_val", "max_val") if "hardtanh" in name_of(self.node) else ("min", "max")
-        bounds = []
-        for name, default in zip(names, (-math.inf, math.inf), strict=True):
-            limit = self.argument(name)
-            if isinstance(limit, (GraphTensor, Constant)):
-                raise self.refuse("limits that are tensors")
-            bounds.append(default if limit is None else float(limit))
-        return bounds[0], bounds[1]
+        raw = [self.arguments.get(name, self.defaults.get(name)) for name in names]
+        if any(isinstance(limit, Node) for limit in raw):
+            return None
+        low, high = (
+            default if limit is None else float(limit) for limit, default in zip(raw, (-math.inf, math.inf), strict=True)
+        )
+        return low, high
 
     def as_norm(self) -> FrozenNorm | None:
         if self.argument("training", False):

@@ -12,7 +12,8 @@ from ooc.networks import layers
 from ooc.ops.resize import Line4, table
 from ooc.torch.translator import TorchCall, name_of, operator
 from ooc.translate.building import GraphTensor, Shape
-from ooc.translate.parts import Pads, average, joined, maximum, positions_of_blocks, resized
+from ooc.translate.elementwise import affine
+from ooc.translate.parts import MaximaPlaces, Pads, average, ceiled, joined, maximum, positions_of_blocks, resized
 from ooc.translate.resampling import Sources, averaged, interpolated, resampled, smoothed
 from ooc.translate.views import permuted, reshaped
 
@@ -30,16 +31,33 @@ def windows(context: TorchCall, x: GraphTensor) -> tuple[Shape, Shape, Pads, boo
 @operator("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(context: TorchCall) -> Any:
     x = context.image()
-    y = maximum(context, x, *windows(context, x), context.per_axis("dilation", len(x.shape) - 2, 1))
-    return [y] if "indices" in name_of(context.node) else y
+    taps, stride, pads, ceil = windows(context, x)
+    dilation = context.per_axis("dilation", len(x.shape) - 2, 1)
+    y = maximum(context, x, taps, stride, pads, ceil, dilation)
+    if "indices" not in name_of(context.node):
+        return y
+    plain = not ceil and set(dilation) == {1}
+    return [y, MaximaPlaces(x, taps, stride, pads)] if plain else [y]
+
+
+@operator("max_unpool2d", "max_unpool3d")
+def max_unpool(context: TorchCall) -> GraphTensor:
+    values, places = context.tensor(), context.argument("indices")
+    if not isinstance(places, MaximaPlaces):
+        raise context.refuse("places that no pooling of the network has made")
+    return places.unpooled(context, values, tuple(context.argument("output_size")))
 
 
 @operator("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def avg_pool(context: TorchCall) -> GraphTensor:
     x = context.image()
-    if context.argument("divisor_override") is not None:
-        raise context.refuse("a divisor of its own")
-    return average(context, x, *windows(context, x), bool(context.argument("count_include_pad")))
+    taps, stride, pads, ceil = windows(context, x)
+    divisor = context.argument("divisor_override")
+    if divisor is None:
+        return average(context, x, taps, stride, pads, ceil, bool(context.argument("count_include_pad")))
+    wide = ceiled(x.shape[2:], taps, stride, pads) if ceil else pads
+    mean = context.add(x, layers.PoolLayer("average", taps, stride, wide), last=False)
+    return affine(context, mean, "scale", context.site.full(math.prod(taps) / divisor))
 
 
 @operator(

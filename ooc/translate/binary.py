@@ -98,7 +98,7 @@ def both(b: Building, x: Operand, z: Operand, how: str) -> GraphTensor:
     return binary(b, x, z, "not_equal") if how == "xor" else binary(b, x, z, "maximum")
 
 
-def where(b: Building, condition: Operand, x: Operand, z: Operand) -> GraphTensor:
+def where(b: Building, condition: Operand, x: Operand, z: Operand, last: bool = True) -> GraphTensor:
     """x where a condition holds, else z; one of the three a tensor."""
     tensors = [v for v in (condition, x, z) if isinstance(v, GraphTensor)]
     like = max(tensors, key=lambda t: (len(t.shape), math.prod(t.shape)))
@@ -113,5 +113,5 @@ def where(b: Building, condition: Operand, x: Operand, z: Operand) -> GraphTenso
         raise b.refuse("a choice between zero and zero")
     shape = together(b, (*tensors, *parts))
     if len(parts) == 1:
-        return expanded(b, parts[0], shape)
-    return add(b, parts[0], parts[1])
+        return expanded(b, parts[0], shape, last)
+    return add(b, parts[0], parts[1], last=last)

@@ -24,6 +24,12 @@ def activated(b: Building, x: GraphTensor, act: str, coef: float = 0.0, last: bo
     return through(b, x, layers.Act(act, coef), last=last)
 
 
+def towards_zero(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:
+    """Without what is behind the point."""
+    size = function(b, function(b, x, "abs", last=False), "floor", last=False)
+    return multiply(b, size, function(b, x, "sign", last=False), last)
+
+
 def gelu(b: Building, x: GraphTensor, approximate: str) -> GraphTensor:
     """x * Phi(x), or what tanh makes of it."""
     return function(b, x, "gelu_tanh" if approximate == "tanh" else "gelu")
@@ -53,10 +59,10 @@ def clamping(low: float, high: float) -> tuple[str, float] | None:
     return ("clipped_relu", high) if high < MOST else ("relu", 0.0)
 
 
-def clamped(b: Building, x: GraphTensor, low: float, high: float) -> GraphTensor:
+def clamped(b: Building, x: GraphTensor, low: float, high: float, last: bool = True) -> GraphTensor:
     """x between limits."""
     act = clamping(low, high)
-    return function(b, x, "clip", low, high) if act is None else activated(b, x, *act)
+    return function(b, x, "clip", low, high, last=last) if act is None else activated(b, x, *act, last=last)
 
 
 def softmax(b: Building, x: GraphTensor, axis: int, how: str, last: bool = True) -> GraphTensor:

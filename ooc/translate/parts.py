@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ooc.errors import shown
 from ooc.networks import layers
@@ -282,6 +283,33 @@ def maximum(
     for i, part in enumerate(each[1:], 2):
         total = building.add((total, part), layers.BinaryLayer("maximum"), last=i == len(each))
     return total
+
+
+class MaximaPlaces(NamedTuple):
+    """Where the maxima of a pooling are, as indices of other libraries say it.
+
+    Fields:
+        x: what was pooled.
+        window, stride, pads: of the pooling.
+    """
+
+    x: GraphTensor
+    window: Shape
+    stride: Shape
+    pads: Pads
+
+    def covered(self, values: GraphTensor) -> Shape:
+        """Extents that as many windows as there are values cover."""
+        axes = zip(values.shape[2:], self.window, self.stride, self.pads, strict=True)
+        return tuple((n - 1) * s + w - before - after for n, w, s, (before, after) in axes)
+
+    def unpooled(self, building: Building, values: GraphTensor, extent: Shape) -> GraphTensor:
+        """Values at these places, zeros elsewhere. extent: of the result, as the other library has it."""
+        if any(s < w for s, w in zip(self.stride, self.window, strict=True)):
+            raise building.refuse("places of windows that overlap")
+        if extent != self.x.shape[2:]:
+            raise building.refuse(f"from places in {self.x.shape[2:]} to {extent}", "name the extents of what was pooled")
+        return building.add((self.x, values), layers.MaxUnpool(self.window, self.stride, self.pads))
 
 
 def line_of(how: str, extent: int, size: int, scale: float) -> tuple[float, float, float, float]:

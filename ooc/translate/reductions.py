@@ -10,7 +10,9 @@ from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor
 from ooc.translate.elementwise import add, affine, function, minus, multiply
 from ooc.translate.parts import over
+from ooc.translate.views import permuted, reshaped
 
+COUNTED = {"f16": 1 << 11, "bf16": 1 << 8, "f32": 1 << 24, "f64": 1 << 31}  # how many whole numbers a type tells apart
 Reduction = Callable[[Building, GraphTensor, Sequence[int], bool], GraphTensor]
 
 
@@ -73,6 +75,20 @@ def variance(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool, less:
     count = counted(x, axes)
     by = count / (count - less) if count > less else math.nan
     return affine(b, around, "scale", b.site.full(by), last=False) if less else around
+
+
+def place_of_largest(b: Building, x: GraphTensor, axis: int, keep: bool) -> GraphTensor:
+    """Which place of an axis is the first that none is larger at, as a floating number."""
+    if axis == b.site.view(x).batch_axis:
+        raise b.refuse("over the batch")
+    rest = [i for i in range(len(x.shape)) if i not in (0, axis)]
+    if x.shape[axis] > COUNTED[x.dtype]:
+        raise b.refuse(f"{x.dtype} does not count {x.shape[axis]} places")
+    store = "u8" if x.shape[axis] <= 1 << 8 else "i32"
+    channels = permuted(b, x, (0, axis, *rest), last=False)
+    place = b.add(b.add(channels, layers.ArgMaxLayer(store), last=False), layers.Convert(dtype=x.dtype), last=False)
+    shape = tuple(1 if i == axis else e for i, e in enumerate(x.shape) if keep or i != axis)
+    return place if place.shape == shape else reshaped(b, place, shape, last=False)
 
 
 REDUCTIONS: dict[str, Reduction] = {

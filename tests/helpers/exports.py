@@ -350,6 +350,16 @@ def pool(d: Drawing, x: str) -> str:
     return d.graph.pool(x, window, stride=d.ints(1, 3, rank), padding=pads, how=d.rng.choice(("max", "average", "average_valid")))
 
 
+@layer("max_unpool")
+def max_unpool(d: Drawing, x: str) -> str:
+    rank = len(d.shape(x)) - 1
+    window = d.ints(1, 3, rank)
+    stride = [w + d.rng.choice((0, 0, 1)) for w in window]
+    pads = [(d.rng.randint(0, w - 1), d.rng.randint(0, w - 1)) for w in window]
+    values = d.graph.pool(x, window, stride=stride, padding=pads)
+    return d.graph.max_unpool(x, d.graph.multiply(values, values), window, stride=stride, padding=pads)
+
+
 @layer("global_pool")
 def global_pool(d: Drawing, x: str) -> str:
     return d.graph.global_pool(x, how=d.rng.choice(("max", "average")))

@@ -33,6 +33,12 @@ BATCH, CLASSES, ENTRIES = 2, 3, 3
 Made = Callable[[Graph, str, str], str]  # from two tensors of 4 x 6 x 5, smooth functions of parameters
 
 
+def unpooled(g: Graph, h: str, window: Any, stride: Any, padding: Any) -> str:
+    """Means of windows where their maxima are."""
+    values = g.pool(h, window, stride=stride, padding=padding, how="average")
+    return g.max_unpool(h, values, window, stride=stride, padding=padding)
+
+
 def frozen_norm(g: Graph, h: str, z: str) -> str:
     y = g.add_layer(BatchNormLayer(1e-2, act="tanh", frozen=True), (h,), "norm")
     g.begin_with({"norm.mean": np.array([0.1, -0.3, 0.2, 0.0]), "norm.var": np.array([0.5, 1.5, 2.0, 0.25])})
@@ -171,6 +177,8 @@ CASES: dict[str, tuple[str, Made]] = {
     "max pool that overlaps": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=((1, 1), (0, 1)))),
     "average pool": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=1, how="average")),
     "average of what is valid": ("pool", lambda g, h, z: g.pool(h, 3, stride=2, padding=1, how="average_valid")),
+    "values where maxima were": ("max_unpool", lambda g, h, z: unpooled(g, h, (3, 2), (3, 3), ((1, 0), (0, 1)))),
+    "values in a line": ("max_unpool", lambda g, h, z: unpooled(g, g.reshape(h, (4, 30)), 3, 4, 0)),
     "softmax": ("softmax", lambda g, h, z: g.softmax(h)),
     "log of softmax": ("softmax", lambda g, h, z: g.softmax(g.flatten(h), log=True)),
     "reflected": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("reflect", (9, 8), (-2.0, 1.0, 1.0, 0.0) * 2), (h,))),

@@ -72,6 +72,13 @@ def number(m: One, made: Any) -> Any:
     return m.node("Cast", made, to=FLOAT)
 
 
+def unpooled(m: One) -> Any:
+    """Windows of 2 x 3, a row and a column left over."""
+    x = m.node("Round", m.x())
+    y, places = m.node("MaxPool", x, count=2, kernel_shape=[2, 3], strides=[2, 3])
+    return m.node("MaxUnpool", m.node("Neg", y), places, m.ints(2, 8, 63, 65), kernel_shape=[2, 3], strides=[2, 3])
+
+
 CASES: dict[str, tuple[str, Make]] = {
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x())) for kind in SINGLE},
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x(), m.x())) for kind in BINARY},
@@ -89,6 +96,10 @@ CASES: dict[str, tuple[str, Make]] = {
     **{k: (k, lambda m, k=k: m.node(k, m.x(), m.ints(2, 3))) for k in REDUCTIONS},
     "ReduceLogSum": ("ReduceLogSum", lambda m: m.node("ReduceLogSum", m.node("Exp", m.x()), m.ints(1), keepdims=0)),
     "RMSNormalization": ("RMSNormalization", lambda m: m.node("RMSNormalization", m.x(), m.w(65), axis=-1)),
+    "ArgMax": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=1, keepdims=0))),
+    "ArgMax of rows": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=-1))),
+    "Cast to whole numbers": ("Cast", lambda m: number(m, m.node("Cast", m.node("Mul", m.x(), m.const(5.0)), to=7))),
+    "MaxUnpool": ("MaxUnpool", unpooled),
     "Expand": ("Expand", lambda m: m.node("Expand", m.x((2, 8, 1, 65)), m.ints(1, 1, 63, 65))),
     "Tile": ("Tile", lambda m: m.node("Tile", m.x((2, 3, 21, 65)), m.ints(1, 2, 3, 1))),
     "Gather": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(7, 5, 3, 1, 0, 2), axis=1)),

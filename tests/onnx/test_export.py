@@ -22,9 +22,6 @@ onnx_files = pytest.importorskip("onnx_files")
 
 from ooc.onnx import export, writer  # noqa: E402
 
-UNREAD = {"argmax", "round"}  # kinds whose integers no importer makes: nothing reads them back, but what is true or false
-READ = [kind for kind in LAYERS if kind not in UNREAD]
-
 
 def computed(model: bytes, given: dict[str, Any]) -> dict[str, Any]:
     """What ONNX Runtime makes, by name, as a user has it: with its optimizations."""
@@ -70,10 +67,7 @@ def served(graph: Graph) -> bool:
 
 def unread(graph: Graph) -> bool:
     """Whether there is something that no importer makes."""
-    kinds = {n.layer.kind for n in graph.nodes}
-    wide = any(n.layer.kind == "convert" and n.layer.scale != 1 and graph.dtypes[n.reads[0]] == "i32" for n in graph.nodes)
-    integers = any(n.layer.kind == "round" and n.layer.store != "b8" for n in graph.nodes)
-    return wide or integers or "argmax" in kinds
+    return any(n.layer.kind == "convert" and n.layer.scale != 1 and graph.dtypes[n.reads[0]] == "i32" for n in graph.nodes)
 
 
 @pytest.mark.parametrize("seed", swept(list(range(24)), suite=4))
@@ -95,7 +89,7 @@ def test_a_layer(kind: str, seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f16"])
-@pytest.mark.parametrize("kind", [kind for kind in READ if kind != "convert"])
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind != "convert"])
 def test_a_layer_of_another_dtype_is_read_back(kind: str, dtype: str, tmp_path: Path) -> None:
     graph = drawn(kind, 1, dtype)
     parameters, given = weights(graph), read(graph)
@@ -105,7 +99,7 @@ def test_a_layer_of_another_dtype_is_read_back(kind: str, dtype: str, tmp_path: 
 
 @pytest.mark.parametrize("seed", swept(list(range(20)), suite=4))
 def test_many_layers(seed: int, tmp_path: Path) -> None:
-    graph = mixed(seed, [kind for kind in READ if kind not in ("convert", "resize")])
+    graph = mixed(seed, [kind for kind in LAYERS if kind not in ("convert", "resize")])
     parameters, given = weights(graph), read(graph)
     expected = forward(graph, inputs(graph), parameters)
     if served(graph):

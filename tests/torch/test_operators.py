@@ -57,6 +57,11 @@ def overwritten(h: Any, z: Any) -> Any:
     return h * 2
 
 
+def unpooled(h: Any, pool: Any, unpool: Any, *window: Any) -> Any:
+    y, places = pool(F.relu(h), *window, return_indices=True)
+    return unpool(y * 1.5, places, *window, output_size=h.shape[2:])
+
+
 EXTENT = {1: (11,), 2: (7, 6), 3: (4, 5, 6)}
 SE: Body = lambda m, h, z: h * torch.sigmoid(z.mean((2, 3), keepdim=True))  # noqa: E731
 
@@ -280,6 +285,28 @@ CASES: dict[str, tuple[int, Body]] = {
     "cat, with a parameter": (2, lambda m, h, z: torch.cat((m.k.expand(2, 4, 7, 1), h), 3)),
     "cat, with numbers": (2, lambda m, h, z: torch.cat((h, torch.zeros_like(z[:, :1])), 1)),
     "copy": (2, lambda m, h, z: overwritten(h.clone(), z)),
+    "copy, over numbers": (2, lambda m, h, z: overwritten(torch.zeros_like(h), z) + h),
+    "select_scatter": (2, lambda m, h, z: torch.select_scatter(torch.select_scatter(h, z[:, 1], 1, 2), z.mean(3), -1, 0)),
+    "select_scatter, of numbers": (2, lambda m, h, z: torch.select_scatter(h, torch.zeros_like(h[:, 0]), 1, 3) + z),
+    "trunc": (2, lambda m, h, z: torch.trunc(3 * h) + z),
+    "fix": (2, lambda m, h, z: torch.fix(3 * h) * z),
+    "frac": (2, lambda m, h, z: torch.frac(3 * h)),
+    "exp2": (2, lambda m, h, z: torch.exp2(h)),
+    "erfc": (2, lambda m, h, z: torch.erfc(h)),
+    "logit": (2, lambda m, h, z: torch.logit(z, 0.3) + torch.logit(z)),
+    "rrelu": (2, lambda m, h, z: F.rrelu(h)),
+    "isnan": (2, lambda m, h, z: torch.where(torch.isnan(h), z, h)),
+    "isinf": (2, lambda m, h, z: torch.where(torch.isinf(1 / F.relu(h)), z, h)),
+    "isfinite": (2, lambda m, h, z: torch.where(torch.isfinite(1 / F.relu(h)), z, h)),
+    "clamp, by tensors": (2, lambda m, h, z: h.clamp(z * 0.1, m.k.abs()) + h.clamp(max=z)),
+    "clamp_max": (2, lambda m, h, z: torch.clamp_max(h, 0.2)),
+    "any": (2, lambda m, h, z: h * (h > 1).any(1, keepdim=True)),
+    "all": (2, lambda m, h, z: h * (h > -1).all(3, keepdim=True)),
+    "cosine_similarity": (2, lambda m, h, z: F.cosine_similarity(h, z) + F.cosine_similarity(h, m.k, 1)),
+    "pairwise_distance": (2, lambda m, h, z: F.pairwise_distance(h, z) + F.pairwise_distance(z, h, 1)),
+    "max_unpool2d": (2, lambda m, h, z: unpooled(h, F.max_pool2d, F.max_unpool2d, (3, 2), (3, 2), (1, 0))),
+    "max_unpool3d": (3, lambda m, h, z: unpooled(h, F.max_pool3d, F.max_unpool3d, 2, 2, 0)),
+    "avg_pool2d, its own divisor": (2, lambda m, h, z: F.avg_pool2d(h, 3, 2, 1, ceil_mode=True, divisor_override=5)),
     "zeros_like": (2, lambda m, h, z: h + torch.zeros_like(h)),
     "ones_like": (2, lambda m, h, z: h * torch.ones_like(z)),
     "full_like": (2, lambda m, h, z: h + torch.full_like(z, 0.25)),
@@ -329,6 +356,11 @@ CASES: dict[str, tuple[int, Body]] = {
 # Without a gradient: forward alone.
 FORWARD: dict[str, tuple[int, Body]] = {
     "pow, to a tensor": (2, lambda m, h, z: (z + 0.5) ** h + 2.0**h),
+    "to, whole numbers": (2, lambda m, h, z: h * (3 * z).long()),
+    "argmax": (2, lambda m, h, z: h * (h.argmax(1, keepdim=True) == 2) + (z.argmax(-1) * 0.5).unsqueeze(-1)),
+    "nan_to_num": (2, lambda m, h, z: torch.nan_to_num(1 / F.relu(h), posinf=0.5) + torch.nan_to_num(h / 0.0, 0.1, 3, -2)),
+    "floor_divide": (2, lambda m, h, z: torch.floor_divide(h, z + 0.5)),
+    "div, towards zero": (2, lambda m, h, z: torch.div(h, z + 0.5, rounding_mode="trunc")),
     "div, rounded": (2, lambda m, h, z: torch.div(h, z + 0.5, rounding_mode="floor")),
 }
 SHARES = tuple(
@@ -432,6 +464,9 @@ def test_every_operator_is_tried() -> None:
         lambda m, h, z: h if h.sum() > 0 else z,
         lambda m, h, z: h.float(),
         lambda m, h, z: h.detach() + z,
+        lambda m, h, z: F.max_pool2d(h, 2, return_indices=True)[1] * 0.5 + h[:, :, :3, :3],
+        lambda m, h, z: F.max_unpool2d(*F.max_pool2d(h, 3, 2, return_indices=True), 3, 2, output_size=h.shape[2:]),
+        lambda m, h, z: h * ((3 * h).long() & 1),
     ],
 )
 def test_what_ooc_has_not_is_left_to_pytorch(body: Body) -> None:

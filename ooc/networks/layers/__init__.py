@@ -22,7 +22,7 @@ from ooc.networks.layers.elementwise import (
 from ooc.networks.layers.loss import AbsoluteLoss, BinaryLoss, CrossEntropyLoss, Loss, SquaredLoss
 from ooc.networks.layers.matmul import MatMulLayer
 from ooc.networks.layers.norm import BatchNormLayer, GroupNorm, LrnLayer
-from ooc.networks.layers.pool import GlobalPool, PoolLayer
+from ooc.networks.layers.pool import GlobalPool, MaxUnpool, PoolLayer
 from ooc.networks.layers.shapes import (
     ConcatLayer,
     DepthToSpace,
@@ -40,15 +40,14 @@ LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in OF_LOSSES}
 LAYERS: tuple[type[Layer], ...] = (
     Act, Add, Affine, ArgMaxLayer, AttentionLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
     DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
-    LrnLayer, MatMulLayer, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round, Softmax,
-    UpsampleLayer,
+    LrnLayer, MatMulLayer, MaxUnpool, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round,
+    Softmax, UpsampleLayer,
 )  # fmt: skip
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 
 __all__ = [
     "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "AttentionLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer",
-    "ConvLayer",
-    "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer", "GlobalPool",
-    "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MultiplyLayer", "Pad", "ParameterLayer",
-    "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
+    "ConvLayer", "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer",
+    "GlobalPool", "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MaxUnpool", "MultiplyLayer", "Pad",
+    "ParameterLayer", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
 ]  # fmt: skip
