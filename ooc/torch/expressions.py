@@ -15,7 +15,8 @@ LOGIC = """Eq Ne Lt Le Gt Ge And Or Not Xor Where Piecewise ExprCondPair Equalit
 TORCH = """FloorDiv ModularIndexing PythonMod CleanDiv CeilToInt FloorToInt CeilDiv PowByNatural FloatTrueDiv IntTrueDiv
     TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat"""
 CALLS = frozenset(f"{NUMBERS} {ARITHMETIC} {LOGIC} {TORCH}".split())
-ATTRIBUTES = frozenset(("size", "stride", "storage_offset", "shape", "ndim", "dim", "numel", "inf", "nan", "isnan", "sqrt"))
+OF_TENSORS = ("size", "stride", "storage_offset", "shape", "ndim", "dim", "numel", "inf", "nan", "isnan", "sqrt")
+ATTRIBUTES = frozenset((*OF_TENSORS, *(f"sym_{what}" for what in ("max", "min", "not", "int", "float", "ite"))))
 NODES = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword,
     ast.Attribute, ast.Subscript, ast.Tuple, ast.IfExp, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
