@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import ACTIVATIONS, OnnxNode, operator
+from ooc.onnx.translator import ACTIVATIONS, WHOLE, OnnxNode, operator
 from ooc.translate import attention, binary, elementwise
 from ooc.translate.building import GraphTensor, Operand
 
@@ -20,7 +20,7 @@ FUNCTIONS = {
 COMPARISONS = {
     "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "not_less", "Less": "less", "LessOrEqual": "not_greater",
 }  # fmt: skip
-BOOLEAN, WHOLE = 9, (6, 7)  # of TensorProto: i32, i64
+BOOLEAN = 9  # of TensorProto
 FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
@@ -83,6 +83,8 @@ def multiply(context: OnnxNode) -> GraphTensor:
 
 @operator("Div")
 def divide(context: OnnxNode) -> GraphTensor:
+    if not context.translator.whole.isdisjoint(context.op.input):
+        return elementwise.towards_zero(context, elementwise.divide(context, context.operand(0), context.operand(1), last=False))
     waiting = attention.scaled(context, context.waiting(0), context.waiting(1), divided=True)
     return waiting or elementwise.divide(context, context.operand(0), context.operand(1))
 

@@ -12,10 +12,10 @@ from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
-from ooc.onnx.elementwise import BOOLEAN, WHOLE
+from ooc.onnx.elementwise import BOOLEAN
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
-from ooc.onnx.translator import OnnxTranslator, label
+from ooc.onnx.translator import WHOLE, OnnxTranslator, label
 from ooc.translate.building import GraphTensor
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]

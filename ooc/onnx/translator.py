@@ -28,6 +28,8 @@ Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
 OPERATORS: dict[str, Operator] = {}
 OWN: dict[str, Operator] = {}  # those of files that ooc wrote which become the very layers that they were
 operator = registering(OPERATORS)  # function decorator: it translates these operators
+WHOLE = (6, 7)  # of TensorProto: i32, i64
+CONDITIONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 
 
@@ -44,6 +46,7 @@ class OnnxTranslator(Site):
     def __init__(self, graph: Graph, folder: Folder, exact: bool, stored: Mapping[str, str] | None = None) -> None:
         super().__init__(graph)
         self.folder, self.exact, self.stored = folder, exact, stored or {}
+        self.whole = set[str]()  # tensors of integers in the file, which are floating numbers here
         self.values: dict[str, Value] = {"": None}
         self.uses: Counter[str] = Counter()
         self.next: dict[str, Any] = {}  # the one node that reads a tensor
@@ -121,6 +124,8 @@ class OnnxTranslator(Site):
                 translation = translate(context)
         except (ShapeError, DtypeError) as error:
             raise _placed(error, context.label) from None
+        if self._makes_whole(context):
+            self.whole.update(node.output)
         outputs: list[Value] = translation if isinstance(translation, list) else [translation]
         for name, value in zip(node.output, outputs, strict=False):
             self.values[name] = value
@@ -129,6 +134,12 @@ class OnnxTranslator(Site):
         for name in node.output[len(outputs) :]:
             if name and self.uses[name]:
                 raise UnsupportedError(f"{context.label}: its output {name} is used, which ooc does not make")
+
+    def _makes_whole(self, context: OnnxNode) -> bool:
+        """Whether what a node makes is of integers in the file."""
+        if context.op.op_type in ("ArgMax", "Cast"):
+            return context.attribute("to", WHOLE[0]) in WHOLE
+        return context.op.op_type not in CONDITIONS and not self.whole.isdisjoint(context.op.input)
 
     def output(self, name: str, last: bool = False) -> None:
         """A tensor that is wanted, under its name in the file. last: it has its channels last there, and they come in front."""

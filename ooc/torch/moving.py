@@ -267,6 +267,8 @@ def same(context: TorchCall) -> GraphTensor | Constant | MovedStatistic:
     if target.dtype in STORED:  # whole numbers are floating ones
         if context.translator.follows and not context.translator.fold:
             raise context.refuse("gradients that stop at whole numbers")
+        if target.dtype not in (torch.int64, torch.int32) and any(user.op != "output" for user in node.users):
+            raise context.refuse("whole numbers of few bits that are computed with")
         return towards_zero(context, context.tensor())
     if tuple(target.shape) != x.shape or str(target.dtype).removeprefix("torch.") != {
         "f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16",

@@ -18,10 +18,10 @@ from ooc.networks.writer import network
 from ooc.runtime.device import Device
 from ooc.torch.exported import Translated, place_of, tensors_of
 from ooc.torch.holding import HeldPass, PassSessions
-from ooc.torch.translator import DTYPES, STORED, MovedStatistic, Values
+from ooc.torch.translator import DTYPES, MovedStatistic, Values
 
 SEEDS = 1 << 62  # of dropout
-TORCH = {name: dtype for dtype, name in (*DTYPES.items(), *STORED.items()) if dtype is not torch.int64}
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ooc.translate.elementwise import clamping
 from ooc.translate.parts import MaximaPlaces, places
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
-STORED = {  # as which what is no floating number is returned
+STORED = {  # as which integers a graph returns what is no floating number
     torch.bool: "b8", torch.uint8: "u8", torch.uint16: "u16", torch.int16: "i16", torch.int32: "i32", torch.int64: "i32",
 }  # fmt: skip
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
@@ -104,7 +104,7 @@ class TorchTranslator(Site):
         name = returning.settled(multiplied(returning, value)).name
         if name in self.graph.inputs:
             name = self.graph.reshape(name, value.shape[1:])
-        if dtype in STORED:
+        if dtype in STORED and not self.follows:  # else PyTorch converts it
             name = self.graph.round(name, STORED[dtype])
         self.graph.output(name)
         return name

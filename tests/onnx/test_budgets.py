@@ -99,6 +99,10 @@ CASES: dict[str, tuple[str, Make]] = {
     "ArgMax": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=1, keepdims=0))),
     "ArgMax of rows": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=-1))),
     "Cast to whole numbers": ("Cast", lambda m: number(m, m.node("Cast", m.node("Mul", m.x(), m.const(5.0)), to=7))),
+    "Div of whole numbers": (
+        "Div",
+        lambda m: number(m, m.node("Div", m.node("Cast", m.node("Mul", m.x(), m.const(9.0)), to=7), m.const(4, np.int64))),
+    ),
     "MaxUnpool": ("MaxUnpool", unpooled),
     "Expand": ("Expand", lambda m: m.node("Expand", m.x((2, 8, 1, 65)), m.ints(1, 1, 63, 65))),
     "Tile": ("Tile", lambda m: m.node("Tile", m.x((2, 3, 21, 65)), m.ints(1, 2, 3, 1))),

@@ -46,6 +46,29 @@ def test_a_converted_module_returns_what_pytorch_does(module: Any, budget: str |
         assert (mine == theirs).float().mean() > 0.999  # sums in another order may round to the other side
 
 
+def test_large_and_negative_ones_are_as_pytorch_converts_them() -> None:
+    class Counting(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return (x * 1e9).long(), (x * 100).to(torch.uint8), (x * 1e4).to(torch.int16)
+
+    x = torch.tensor([1.9, 0.4, 12.5, 2.55]).reshape(1, 4, 1, 1)
+    with torch.no_grad():
+        wanted = Counting()(x)
+        ours = ooc.torch.convert_model(Counting(), example=x)
+        assert isinstance(ours.forward.segment((x,), {}), Segment)
+        for mine, theirs in zip(ours(x), wanted, strict=True):
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+
+
+def test_few_bits_are_not_computed_with() -> None:
+    class Wrapping(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return (x * 300).to(torch.uint8).float()
+
+    with pytest.raises(ooc.UnsupportedError, match="of few bits"):
+        ooc.torch.graph(Wrapping(), (1, 4, 2, 2))
+
+
 def test_its_layers_are_trained_all_the_same(module: Any) -> None:
     """The module steps aside, the layers inside run through ooc."""
     x = torch.randn(2, 3, 18, 22)
