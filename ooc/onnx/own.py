@@ -73,12 +73,11 @@ def _stored(context: OnnxNode, *kinds: str) -> str | None:
         if node is None:
             return None
         nodes.append(node)
-    made, store = nodes[-1].output[0], STORES.get(OnnxNode(translator, nodes[-1]).attribute("to"))
-    if store is None or not nodes[0].output[0].startswith(f"{made}/"):
+    names, store = [node.output[0] for node in nodes[1:]], STORES.get(OnnxNode(translator, nodes[-1]).attribute("to"))
+    if store is None or not nodes[0].output[0].startswith(f"{names[-1]}/"):
         return None
-    names = [node.output[0] for node in nodes[1:]]
     translator.passed.update(names)
-    context.taken, context.made = names, made
+    context.taken, context.made = names, names[-1]
     return store
 
 

@@ -288,8 +288,11 @@ class TorchCall(Building):
 
     def _call_behind(self, names: Sequence[str]) -> TorchCall | None:
         """The call of one of these operators that alone reads what this one makes."""
-        node, _ = self._behind()
-        return TorchCall(self.translator, node) if node is not None and name_of(node) in names else None
+        node, choices = self._behind()
+        if node is None or name_of(node) not in names:
+            return None
+        others = (n for n in node.all_input_nodes if n not in (self.end, *choices))
+        return TorchCall(self.translator, node) if all(n in self.translator.values for n in others) else None
 
     def take_in(self, behind: TorchCall) -> None:
         _, choices = self._behind()

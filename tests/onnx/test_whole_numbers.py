@@ -55,8 +55,8 @@ def test_classes_and_counts(tmp_path: Path, x: Any, budget: str | None) -> None:
     outputs = {"class": TensorProto.INT64, "count": TensorProto.INT64, "sure": TensorProto.BOOL}
     have = forward(written(tmp_path / "m.onnx", nodes, outputs, limit=np.float32(1)), x, budget)
     c = convolved(x)
-    wanted = {"class": c.argmax(1).astype("i4"), "count": c.astype("i4"), "sure": c > 1}
-    for name, value in wanted.items():
+    expected = {"class": c.argmax(1).astype("i4"), "count": c.astype("i4"), "sure": c > 1}
+    for name, value in expected.items():
         assert have[name].dtype == value.dtype and np.array_equal(have[name], value), name
 
 
@@ -68,12 +68,12 @@ def test_unpooling(tmp_path: Path, x: Any, window: int, extent: tuple[int, int],
     nodes = [helper.make_node("MaxPool", ["c"], ["p", "i"], **how), helper.make_node("Mul", ["p", "p"], ["q"])]
     nodes.append(helper.make_node("MaxUnpool", ["q", "i", "size"], ["y"], **how))
     path = written(tmp_path / "m.onnx", nodes, {"y": TensorProto.FLOAT}, size=np.array([2, 4, 9, 10]))
-    c, wanted = convolved(x), np.zeros((2, 4, 9, 10), "f4")
+    c, expected = convolved(x), np.zeros((2, 4, 9, 10), "f4")
     for n, k, h, w in np.ndindex(2, 4, *(e // window for e in extent)):
         part = c[n, k, h * window : (h + 1) * window, w * window : (w + 1) * window]
         at = np.unravel_index(part.argmax(), part.shape)
-        wanted[n, k, h * window + at[0], w * window + at[1]] = part.max() ** 2
-    assert np.array_equal(forward(path, x, budget)["y"], wanted)
+        expected[n, k, h * window + at[0], w * window + at[1]] = part.max() ** 2
+    assert np.array_equal(forward(path, x, budget)["y"], expected)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def overwritten(h: Any, z: Any) -> Any:
     return h * 2
 
 
+def fixed(m: Case) -> tuple[Any, Any]:
+    """Means and variances."""
+    return m.slope.detach() - 1, m.slope.detach() + 0.5
+
+
 def unpooled(h: Any, pool: Any, unpool: Any, *window: Any) -> Any:
     y, places = pool(F.relu(h), *window, return_indices=True)
     return unpool(y * 1.5, places, *window, output_size=h.shape[2:])
@@ -96,6 +101,10 @@ CASES: dict[str, tuple[int, Body]] = {
     "batch_norm, plain": (2, layer(lambda: nn.BatchNorm2d(4, affine=False, momentum=0.3, eps=1e-2))),
     "batch_norm, 3-D, and relu": (3, layer(lambda: nn.Sequential(nn.BatchNorm3d(4), nn.LeakyReLU(0.2)))),
     "batch_norm, of values": (2, lambda m, h, z: layer(lambda: nn.BatchNorm1d(4))(m, h.mean((2, 3)), z)),
+    "batch_norm, by a computed weight": (
+        2, lambda m, h, z: F.batch_norm(m.side(h[:, :3]), *fixed(m), m.slope * 2, m.slope * m.one),
+    ),
+    "instance_norm, by running statistics": (2, lambda m, h, z: F.instance_norm(h, *fixed(m), m.slope, m.slope * 2, False)),
     "instance_norm": (2, layer(lambda: nn.InstanceNorm2d(4, affine=True))),
     "instance_norm, plain, 3-D": (3, layer(lambda: nn.Sequential(nn.InstanceNorm3d(4), nn.ELU(0.5)))),
     "group_norm": (2, layer(lambda: nn.GroupNorm(2, 4))),

@@ -36,12 +36,12 @@ def module() -> Any:
 def test_a_converted_module_returns_what_pytorch_does(module: Any, budget: str | None) -> None:
     x = torch.randn(2, 3, 18, 22)
     with torch.no_grad():
-        wanted = module(x)
+        expected = module(x)
         ours = ooc.torch.convert_model(module, budget, x)
         assert isinstance(ours.forward.segment((x,), {}), Segment)
         have = ours(x)
-    torch.testing.assert_close(have[0], wanted[0])
-    for mine, theirs in zip(have[1:], wanted[1:], strict=True):
+    torch.testing.assert_close(have[0], expected[0])
+    for mine, theirs in zip(have[1:], expected[1:], strict=True):
         assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
         assert (mine == theirs).float().mean() > 0.999  # sums in another order may round to the other side
 
@@ -53,10 +53,10 @@ def test_large_and_negative_ones_are_as_pytorch_converts_them() -> None:
 
     x = torch.tensor([1.9, 0.4, 12.5, 2.55]).reshape(1, 4, 1, 1)
     with torch.no_grad():
-        wanted = Counting()(x)
+        expected = Counting()(x)
         ours = ooc.torch.convert_model(Counting(), example=x)
         assert isinstance(ours.forward.segment((x,), {}), Segment)
-        for mine, theirs in zip(ours(x), wanted, strict=True):
+        for mine, theirs in zip(ours(x), expected, strict=True):
             assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
@@ -73,11 +73,11 @@ def test_its_layers_are_trained_all_the_same(module: Any) -> None:
     """The module steps aside, the layers inside run through ooc."""
     x = torch.randn(2, 3, 18, 22)
     module(x)[0].sum().backward()
-    wanted = [p.grad.clone() for p in module.parameters()]
+    expected = [p.grad.clone() for p in module.parameters()]
     module.zero_grad()
     ours = ooc.torch.convert_model(module, "1 MiB", x)
     ours(x)[0].sum().backward()
-    for p, gradient in zip(ours.parameters(), wanted, strict=True):
+    for p, gradient in zip(ours.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, gradient)
 
 
@@ -88,6 +88,6 @@ def test_a_graph_has_integers(module: Any) -> None:
     plan = graph.plan(batch=2, train=False, budget="16 KiB", device="cpu")
     with plan.session() as session, torch.no_grad():
         results = session.forward(x.numpy())
-        for have, wanted in zip(results.values(), module(x), strict=True):
-            assert have.shape == tuple(wanted.shape)
-            assert np.mean(np.abs(have.astype("f8") - wanted.numpy()) < 1e-4) > 0.999
+        for have, expected in zip(results.values(), module(x), strict=True):
+            assert have.shape == tuple(expected.shape)
+            assert np.mean(np.abs(have.astype("f8") - expected.numpy()) < 1e-4) > 0.999
