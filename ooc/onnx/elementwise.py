@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import ACTIVATIONS, WHOLE, OnnxNode, operator
+from ooc.onnx.translator import ACTIVATIONS, BOOLEAN, NARROW, WHOLE, OnnxNode, operator
 from ooc.translate import attention, binary, elementwise
 from ooc.translate.building import GraphTensor, Operand
 
@@ -20,7 +20,6 @@ FUNCTIONS = {
 COMPARISONS = {
     "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "not_less", "Less": "less", "LessOrEqual": "not_greater",
 }  # fmt: skip
-BOOLEAN = 9  # of TensorProto
 FLOATS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
@@ -198,7 +197,8 @@ def cast(context: OnnxNode) -> GraphTensor:
     x, to = context.tensor(), FLOATS.get(context.attribute("to"))
     if context.attribute("to") == BOOLEAN:  # conditions are numbers, 1 and 0
         return binary.binary(context, x, context.site.full(0), "not_equal")
-    if context.attribute("to") in WHOLE and x.dtype in FLOATS.values():
+    returned = context.op.output[0] not in context.translator.next  # nothing computes with it
+    if context.attribute("to") in (*WHOLE, *(NARROW if returned else ())) and x.dtype in FLOATS.values():
         return elementwise.towards_zero(context, x)
     if to is None or (x.dtype != to and x.dtype in FLOATS.values()):
         raise context.refuse(f"from {x.dtype} to another type", "export the network in one floating type")

@@ -12,7 +12,7 @@ import numpy as np
 from ooc.errors import UnsupportedError
 from ooc.networks.layer_graph import LayerGraph
 from ooc.onnx import elementwise, tables
-from ooc.onnx.elementwise import BOOLEAN
+from ooc.onnx.translator import BOOLEAN
 from ooc.onnx.writer import CODES, OnnxLayer, OnnxWriter, flat_pads
 from ooc.ops.convert import RANGES
 from ooc.translate.building import registering

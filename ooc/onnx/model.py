@@ -12,17 +12,17 @@ from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
-from ooc.onnx.elementwise import BOOLEAN
+from ooc.onnx.elementwise import FLOATS
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
-from ooc.onnx.translator import WHOLE, OnnxTranslator, label
+from ooc.onnx.translator import INTEGERS, WHOLE, OnnxTranslator, label
 from ooc.translate.building import GraphTensor
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
 PRODUCER = "ooc"  # of files that ooc writes
-STORED = {BOOLEAN: "b8", **dict.fromkeys(WHOLE, "i32")}  # as which outputs are stored that are computed as floating numbers
-DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16", 2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
+STORED = dict.fromkeys(WHOLE, "i32") | INTEGERS  # as which outputs are stored that are computed as floating numbers
+DTYPES = FLOATS | INTEGERS  # of TensorProto
 
 
 def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[str] | str | None = None) -> Graph:

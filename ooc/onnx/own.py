@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ooc.networks import layers
 from ooc.onnx import elementwise, norms, pooling, resizing, shapes
-from ooc.onnx.translator import OWN, OnnxNode, shortest
+from ooc.onnx.translator import INTEGERS, OWN, OnnxNode, shortest
 from ooc.translate.building import GraphTensor, registering
 
 own = registering(OWN)  # function decorator: it translates these operators of files that ooc wrote
-STORES = {2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
 # Modes of a Resize and where its positions lie, and what it was, if it was told sizes.
 UPSAMPLED = {("nearest", "asymmetric"): "nearest", ("linear", "half_pixel"): "linear", ("linear", "align_corners"): "aligned"}
 
@@ -73,7 +72,7 @@ def _stored(context: OnnxNode, *kinds: str) -> str | None:
         if node is None:
             return None
         nodes.append(node)
-    names, store = [node.output[0] for node in nodes[1:]], STORES.get(OnnxNode(translator, nodes[-1]).attribute("to"))
+    names, store = [node.output[0] for node in nodes[1:]], INTEGERS.get(OnnxNode(translator, nodes[-1]).attribute("to"))
     if store is None or not nodes[0].output[0].startswith(f"{names[-1]}/"):
         return None
     translator.passed.update(names)

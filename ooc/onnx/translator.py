@@ -28,7 +28,8 @@ Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
 OPERATORS: dict[str, Operator] = {}
 OWN: dict[str, Operator] = {}  # those of files that ooc wrote which become the very layers that they were
 operator = registering(OPERATORS)  # function decorator: it translates these operators
-WHOLE = (6, 7)  # of TensorProto: i32, i64
+INTEGERS = {2: "u8", 4: "u16", 5: "i16", 6: "i32", 9: "b8"}  # of TensorProto
+BOOLEAN, NARROW, WHOLE = 9, (2, 4, 5), (6, 7)  # of these, and i64
 CONDITIONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Clip")
 
@@ -138,7 +139,7 @@ class OnnxTranslator(Site):
     def _makes_whole(self, context: OnnxNode) -> bool:
         """Whether what a node makes is of integers in the file."""
         if context.op.op_type in ("ArgMax", "Cast"):
-            return context.attribute("to", WHOLE[0]) in WHOLE
+            return context.attribute("to", WHOLE[0]) in (*NARROW, *WHOLE)
         return context.op.op_type not in CONDITIONS and not self.whole.isdisjoint(context.op.input)
 
     def output(self, name: str, last: bool = False) -> None:

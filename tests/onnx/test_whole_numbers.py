@@ -51,11 +51,14 @@ def test_classes_and_counts(tmp_path: Path, x: Any, budget: str | None) -> None:
         helper.make_node("ArgMax", ["c"], ["class"], axis=1, keepdims=0),
         helper.make_node("Cast", ["c"], ["count"], to=TensorProto.INT64),
         helper.make_node("Greater", ["c", "limit"], ["sure"]),
+        helper.make_node("ArgMax", ["c"], ["place"], axis=3),
+        helper.make_node("Cast", ["place"], ["column"], to=TensorProto.UINT8),
     ]
-    outputs = {"class": TensorProto.INT64, "count": TensorProto.INT64, "sure": TensorProto.BOOL}
+    outputs = {"class": TensorProto.INT64, "count": TensorProto.INT64, "sure": TensorProto.BOOL, "column": TensorProto.UINT8}
     have = forward(written(tmp_path / "m.onnx", nodes, outputs, limit=np.float32(1)), x, budget)
     c = convolved(x)
     expected = {"class": c.argmax(1).astype("i4"), "count": c.astype("i4"), "sure": c > 1}
+    expected["column"] = c.argmax(3)[..., None].astype("u1")
     for name, value in expected.items():
         assert have[name].dtype == value.dtype and np.array_equal(have[name], value), name
 
@@ -80,6 +83,7 @@ def test_unpooling(tmp_path: Path, x: Any, window: int, extent: tuple[int, int],
     ("node", "output", "says"),
     [
         (helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT), "y", "node y .Cast.: it reads places of maxima"),
+        (helper.make_node("Cast", ["few"], ["y"], to=TensorProto.FLOAT), "y", "node few .Cast.: from f32 to another type"),
         (None, "i", "output i: it is places of maxima"),
         (helper.make_node("MaxUnpool", ["p", "i"], ["y"], kernel_shape=[2, 2]), "y", "places of windows that overlap"),
         (helper.make_node("ArgMax", ["c"], ["y"], axis=0), "y", "node y .ArgMax.: over the batch"),
@@ -87,6 +91,9 @@ def test_unpooling(tmp_path: Path, x: Any, window: int, extent: tuple[int, int],
 )  # fmt: skip
 def test_what_is_refused(tmp_path: Path, node: Any, output: str, says: str) -> None:
     pool = helper.make_node("MaxPool", ["c"], ["p", "i"], kernel_shape=[2, 2])
-    path = written(tmp_path / "m.onnx", [pool, *([node] if node else [])], {output: TensorProto.INT64 if output == "i" else 1})
+    few = helper.make_node("Cast", ["c"], ["few"], to=TensorProto.UINT8)  # ONNX does not say what becomes of 300
+    path = written(
+        tmp_path / "m.onnx", [pool, few, *([node] if node else [])], {output: TensorProto.INT64 if output == "i" else 1}
+    )
     with pytest.raises(ooc.UnsupportedError, match=says):
         ooc.onnx.load(path)
