@@ -139,10 +139,10 @@ def fused_workspace(op: Op, sizes: Sizes, rooms: Sequence[Callable[[Sizes], Any]
 def bin_bytes(op: Fused, sizes: Sizes) -> list[Any]:
     """Bytes of each bin for intermediates: the largest of those that take turns in it."""
     bins: dict[int, Any] = {}
+    tiles = op.stage_sizes(sizes)  # upper bounds: what the stages' maps over the loop give, clipped to their extents
     for tensor, number in op.intermediates:
         stage, operand = op.makers[tensor]
-        # Upper bounds of the stage's own tile: what its maps over the loop give, clipped to the stage's extents.
-        nbytes = aligned(operand.block_bytes(op.stage_sizes(sizes)[stage]))
+        nbytes = aligned(operand.block_bytes(tiles[stage]))
         have = bins.get(number, 0)
         bins[number] = nbytes * (nbytes >= have) + have * (nbytes < have)
     return [bins[n] for n in sorted(bins)]

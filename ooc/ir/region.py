@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ooc.cache import cached_property
+
 
 class Span(NamedTuple):
     """A half-open interval of integers [lo, hi)."""
@@ -110,7 +112,8 @@ class _Spans(Sequence[Span]):
 FEW = 64  # tiles of which is remembered what follows from them: all those of a short schedule
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """Straight bounds of an axis map over one dim: a tile [lo, hi) maps into [slope*lo + low, slope*hi + high]."""
 
     slope: Fraction
@@ -119,7 +122,11 @@ class Line(NamedTuple):
 
     def extent(self, size: Any) -> Any:
         """Upper bound of the span's extent for tiles of a size (an int or an array)."""
-        return math.ceil(self.high - self.low) + -(-self.slope.numerator * size // self.slope.denominator)
+        return self._slack + -(-self.slope.numerator * size // self.slope.denominator)
+
+    @cached_property
+    def _slack(self) -> int:
+        return math.ceil(self.high - self.low)
 
 
 class AxisMap(Protocol):
