@@ -91,7 +91,7 @@ class CallCosts:
     def tiled(self, op: Op, places: Places, limit: int | None) -> Plan:
         """How an op is cut whose operands live in these places, within so many bytes of the device. Raises BudgetError."""
         planner = replace(self.device, device_bytes=limit).planner
-        return planner.plan(op, dict(places), self.deterministic)
+        return planner.plan(op, dict(places), self.deterministic, greedy=False)  # of hundreds nobody is told of
 
     def least(self, op: Op, places: Places) -> int:
         """The bytes within which an op can be cut at all."""

@@ -19,7 +19,7 @@ from ooc.schedule.steps import Ref, Step
 PREFIX = "tiles "  # of the names of buffers that calls use in turn
 Gap = tuple[int, int | None]  # free bytes of the device; None: up to its end
 
-LONG, RUNS = 1 << 10, 4  # steps of a call that a plan holds at least, and tiles computed in them; of a short call all
+LONG, RUNS = 1 << 8, 4  # steps of a call that a plan holds at least, and tiles computed in them; of a short call all
 
 
 def places_of(call: Call, outside: Mapping[str, Outside], scene: Scene) -> tuple[tuple[str, Place], ...]:

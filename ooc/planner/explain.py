@@ -26,10 +26,10 @@ ONE_TILE = "one tile, in less time than a search would take"
 class Explained:
     """Why a plan was chosen, and what it rests on, found out when somebody wants to know: see `Reasons`.
 
-    second: the runner-up, if any. greedy: the point of ooc_cuDNN, if it fits. None: nothing else was looked for.
+    second: the runner-up, if any. greedy: the point of ooc_cuDNN, if it fits. None: nothing else, or no such, was looked for.
     """
 
-    def __init__(self, question: Question, best: Plan, second: Sequence[Plan] | None, greedy: Sequence[Plan]) -> None:
+    def __init__(self, question: Question, best: Plan, second: Sequence[Plan] | None, greedy: Sequence[Plan] | None) -> None:
         offers = tuple(o._replace(workspace=_unknown) for o in question.offers)  # a report outlives the backend that answers
         self.asked, self.best, self.second, self.greedy = replace(question, offers=offers), best, second, greedy
 
@@ -47,8 +47,10 @@ class Explained:
         """What else was considered."""
         if self.second is None:
             return ONE_TILE
-        greedy = _short(self.greedy[0]) if self.greedy else "does not fit"
-        return "\n".join([*(f"runner-up: {_short(p)}" for p in self.second), f"greedy point of ooc_cuDNN: {greedy}"])
+        told = [f"runner-up: {_short(p)}" for p in self.second]
+        if self.greedy is not None:
+            told.append(f"greedy point of ooc_cuDNN: {_short(self.greedy[0]) if self.greedy else 'does not fit'}")
+        return "\n".join(told)
 
     @cached_property
     def rests(self) -> str:
@@ -60,7 +62,7 @@ def _unknown(sizes: Sizes) -> Any:
     raise AssertionError("nobody asks how much workspace a plan takes that was made")
 
 
-def explained(question: Question, best: Plan, second: Sequence[Plan] | None = None, greedy: Sequence[Plan] = ()) -> Plan:
+def explained(question: Question, best: Plan, second: Sequence[Plan] | None = None, greedy: Sequence[Plan] | None = ()) -> Plan:
     """A plan with its reasons, see `Explained`."""
     return replace(best, reasons=Explained(question, best, second, greedy))
 

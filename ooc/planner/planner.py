@@ -64,9 +64,10 @@ class Planner:
             self.backend.shared, deterministic or limits.deterministic,
         )  # fmt: skip
 
-    def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> Plan:
-        """The plan for an op in one piece. Raises BudgetError or UnsupportedError."""
-        key = op, self.budget(places, deterministic)
+    def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False, greedy: bool = True) -> Plan:
+        """The plan for an op in one piece. greedy: whether ooc_cuDNN's greedy point is looked at, too. Raises BudgetError or
+        UnsupportedError."""
+        key = op, self.budget(places, deterministic), greedy
         return self._plans.get(key) or self._plans.keep(key, self._search(*key))
 
     def plans(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> list[Plan]:
@@ -92,12 +93,12 @@ class Planner:
 
         return cut(op, own, least_seconds, self.limits.device_bytes) if isinstance(op, Fused) else [own(op)]
 
-    def _search(self, op: Op, budget: Budget) -> Plan:
+    def _search(self, op: Op, budget: Budget, greedy: bool) -> Plan:
         """The plan under a budget, or under the first of more generous ones that has any."""
         attempts = list(self._attempts(budget))
         for attempt in attempts:
             try:
-                return search(op, attempt, self.backend, self.model)
+                return search(op, attempt, self.backend, self.model, greedy)
             except BudgetError as error:  # the caller's own limit is one that nothing raises
                 if attempt is attempts[-1] or (self.limits.device_bytes is not None and error.smallest_bytes is not None):
                     raise

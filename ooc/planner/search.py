@@ -37,8 +37,8 @@ AT_ONCE = 1e-3  # seconds: what takes no longer in one tile is not searched for 
 MOST_CUTS = 4096  # of one dimension that the greedy search tries: thinner tiles are slower than any other
 
 
-def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
-    """The best plan found for an op under a budget.
+def search(op: Op, budget: Budget, backend: Backend, model: Model, greedy: bool = True) -> Plan:
+    """The best plan found for an op under a budget. greedy: whether the original's choice is looked at, too, to be told of.
 
     Raises UnsupportedError when the backend cannot compute the op, BudgetError (with the smallest budget that would
     do) when no tiling fits, ArgumentError for operands that nothing could hold.
@@ -56,10 +56,9 @@ def search(op: Op, budget: Budget, backend: Backend, model: Model) -> Plan:
         exact = trial.fitting()
     if not exact:
         raise infeasible(trial.asked)
-    greedy = trial.greedy()
-    finalists = confirm(trial.asked, (*exact, *greedy))
+    finalists = confirm(trial.asked, (*exact, *(trial.greedy() if greedy else ())))
     confirmed = sorted(finalists, key=trial.score)
-    return explained(trial.asked, confirmed[0], confirmed[1:2], finalists[len(exact) :])
+    return explained(trial.asked, confirmed[0], confirmed[1:2], finalists[len(exact) :] if greedy else None)
 
 
 def is_quick(plan: Plan) -> bool:

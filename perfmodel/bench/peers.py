@@ -48,7 +48,7 @@ class InTurn(Planner):
         super().__init__(backend, chooser.model, chooser.limits)
         self.chooser = chooser
 
-    def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> Plan:
+    def plan(self, op: Op, places: Mapping[str, Place], deterministic: bool = False, greedy: bool = True) -> Plan:
         """The chooser's plan at depth 1, in turn."""
         return replace(self.chooser.plan(op, places, deterministic), depth=1, in_turn=True, staged=self.backend.staged)
 
