@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from ooc.cache import cached_property
+from ooc.cache import Cache, cached_property
 from ooc.ir.op import Op, Operand
 from ooc.ir.region import Region, Span
 from ooc.networks.tensors import Mode, Role, Slot, Weights
@@ -15,6 +15,7 @@ from ooc.networks.tensors import Mode, Role, Slot, Weights
 FORWARD, LOSS, BACKWARD, UPDATE = "forward", "loss", "backward", "update"
 STEP, RATES = "draw", "rates"  # inputs: what dropout draws by in this step, and the optimizer's numbers
 CONTROLS, GATHER = "optimizer/controls", "optimizer/gather"  # what it takes of gradients, and of those of steps before
+TILINGS = 1 << 10  # chains whose parts are remembered
 Along = tuple[str, int]  # a loop dim that follows the batch, and how many of its items are one sample
 
 
@@ -247,6 +248,11 @@ class Network:
             return ()
         dy = (given_gradient(name) for name in self.graph.outputs)
         return (*(name for name in dy if name in self.tensors), *self.gradients.values())
+
+    @cached_property
+    def tilings(self) -> Cache[list[Any]]:
+        """Parts of chains that were cut before, see `ooc.networks.chain_items`."""
+        return Cache(TILINGS)
 
     @cached_property
     def makers(self) -> dict[str, Call]:

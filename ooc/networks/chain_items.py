@@ -82,10 +82,16 @@ class ChainItems(StageItems):
         leaving = {t for t in makes - sums if t in self.net.outputs or self._comes_back(t, number)}
         here = {t for t in leaving & self.shared if t not in self.outside and t not in self.net.outputs}
         stored = (leaving - here) | {t for t in here & self.proposal.staying if self.last_read.get(t, -1) >= self.turn > number}
-        every = list(parts(self.net, stage.calls, stage.grid, leaving, self.proposal.cells))
+        every = self._parts(stage, leaving)
         calls = [call for call in stage.calls if any(call.index in part.tiles for part in every)]
         coming = {t for call in calls for t in call.reads if t not in makes and self._comes_and_stays(t)}
         return Tiling(every, calls, here | coming, coming, stored, sums, stage.in_samples, set())
+
+    def _parts(self, stage: Stage, leaving: set[str]) -> list[ChainPart]:
+        """The tiles of a chain, as proposals share them."""
+        net, cells = self.net, self.proposal.cells
+        key = tuple(call.index for call in stage.calls), stage.grid, frozenset(leaving), cells
+        return net.tilings.made(key, lambda: list(parts(net, stage.calls, stage.grid, leaving, cells)))
 
     def _tile(self, call: Call, part: ChainPart, at: dict[str, Instance], tiling: Tiling) -> None:
         """One call of a chain's part. at: what there is of the part; it grows."""

@@ -7,6 +7,7 @@ Source: halo recomputed instead of moved, as in Alwani, Chen, Ferdman, Milder, "
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ooc.ir.region import Along, Region, Span, Tile, elements, whole
 from ooc.networks.calls import UPDATE, Call, Network
 
 Grid = tuple[int, ...]  # parts along the batch, and along every spatial axis
+MANY = 1 << 13  # parts of a chain
 
 
 class ChainPart(NamedTuple):
@@ -173,6 +175,30 @@ def share(shape: Sequence[int], grid: Grid, at: Sequence[int]) -> Region:
     """One of the shares, as equal as may be, of a tensor that a grid cuts along the batch and space."""
     cut = [Span(e * i // parts, e * (i + 1) // parts) for e, i, parts in zip((shape[0], *shape[2:]), at, grid, strict=True)]
     return (cut[0], Span(0, shape[1]), *cut[1:])
+
+
+def families(shape: Sequence[int]) -> Iterator[Iterator[Grid]]:
+    """Grids over a tensor of n x k x extent, ever finer: samples, then blocks of a sample, blocks of whole rows, or slices."""
+    axes = len(shape) - 2
+    for cut in dict.fromkeys((axes, max(1, axes - 1), 1)):
+        yield _finer(shape, cut)
+
+
+def _finer(shape: Sequence[int], cut: int) -> Iterator[Grid]:
+    """Of samples, then with so many axes of space cut."""
+    batch, extent = shape[0], tuple(shape[2:])
+    parts = 1
+    while parts < batch:
+        yield (parts, *(1 for _ in extent))
+        parts *= 2
+    grid = [1 for _ in extent]
+    yield (batch, *grid)
+    while batch * math.prod(grid) < MANY:
+        axis = max(range(cut), key=lambda i: extent[i] / grid[i])
+        if grid[axis] >= extent[axis]:
+            return
+        grid[axis] = min(extent[axis], max(grid[axis] + 1, grid[axis] * 5 // 4))
+        yield (batch, *grid)
 
 
 def hull(a: Span, b: Span) -> Span:

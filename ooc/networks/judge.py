@@ -202,8 +202,10 @@ class Judge:
         return replace(self, budget=budget, trials={}, timed={}, fastest=None)
 
     def trial(self, proposal: Proposal, brief: bool = False) -> Trial:
-        """A proposal's trial, remembered. brief: of a few parts of the batch, to see what it needs."""
-        key = (brief, _values(proposal, EVERY))
+        """A proposal's trial, remembered. brief: of a few parts of the batch, where it passes in parts, to see what it needs."""
+        brief = brief and bool(proposal.bands)
+        label = proposal.label if proposal.barrier else ""  # a fence names it
+        key = (brief, label, _values(proposal, TIMED))
         if key not in self.trials:
             known = self.programs.setdefault((brief, _values(proposal, WRITTEN)), KnownProgram())
             self.trials[key] = Trial(self.network(proposal), proposal, self.scene, known, brief)

@@ -210,11 +210,12 @@ class Lowering:
             if name in self.net.tensors and name not in there and not streamed:
                 lives[self.buffer(instance)] = life
         for i, item in enumerate(self.made.items):
-            if i in self.plans:
+            if i in self.plans:  # nothing of it is at home
                 for buffer in self._sums(i, item).values():
                     lives[buffer] = (min(i, lives.get(buffer, (i, i))[0]), i)
                 if room := self._room(i):
                     lives[room] = (i, i)
+                continue
             for home in self._homes_at(item):
                 if home not in kept:
                     lives[home] = (lives.get(home, (i, i))[0], i)

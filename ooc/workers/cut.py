@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from ooc.cache import cached_property
 from ooc.errors import BudgetError
-from ooc.networks.auto.chained import SHARES, Cutting, families
+from ooc.networks.auto.chained import SHARES, Cutting
 from ooc.networks.auto.forms import lasting_fates
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Network
-from ooc.networks.chains import Grid, chainable
+from ooc.networks.chains import Grid, chainable, families
 from ooc.networks.costs import CallCosts
 from ooc.networks.items import Instance, Item
 from ooc.networks.judge import Judge
@@ -62,7 +62,7 @@ class Cutter:
         """The levels, in order; each reads what those before it made."""
         judge = Judge(self.net, self.scene, self.budget)
         cutting = best(Prices(judge))
-        _, grids = cutting.cut()
+        grids = cutting.cut().grids
         ends = [begin for begin, _ in grids[1:]] + [len(self.net.calls)]
         levels: list[Level] = []
         for (begin, grid), end in zip(grids, ends, strict=True):
@@ -145,8 +145,8 @@ class Cutter:
             ]
         if not chainable(net, net.calls[0]):
             return []
-        cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)))
-        _, ((_, grid),) = cuts.cut()
+        cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)), known={})
+        ((_, grid),) = cuts.cut().grids
         return [self._chain(cuts, i, i + 1, grid, as_operands=True)] if grid else []
 
     def _priced(self, level: Level, computing: float) -> Level:
@@ -189,7 +189,7 @@ def best(prices: Prices) -> Cutting:
     def fastest(parts: int) -> tuple[float, Cutting]:
         ways = itertools.product(lasting_fates(net, budget), SHARES)
         cuttings = [Cutting(prices, lasting, share, 1.0, parts, SECONDS) for (_, lasting), share in ways]
-        return min(((cutting.cut()[0], cutting) for cutting in cuttings), key=lambda one: one[0])
+        return min(((cutting.cut().seconds, cutting) for cutting in cuttings), key=lambda one: one[0])
 
     least, _ = fastest(1)
     for parts in (PARTS, PARTS // 2, PARTS // 4):

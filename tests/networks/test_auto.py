@@ -15,9 +15,9 @@ from sweeps import swept
 import ooc
 from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph, models
-from ooc.networks.auto.choice import PRICES, ProposalSearch
 from ooc.networks.auto.early import in_time
 from ooc.networks.auto.forms import forms
+from ooc.networks.auto.sketches import PRICES, ProposalSearch
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan

@@ -9,8 +9,8 @@ from networks import random_graph
 from papers import convolutions, judge_of
 
 from ooc.ir.region import Span
-from ooc.networks.auto.choice import PRICES, ProposalSearch
 from ooc.networks.auto.forms import forms
+from ooc.networks.auto.sketches import PRICES, ProposalSearch
 from ooc.networks.calls import UPDATE
 from ooc.networks.items import Instance, Item
 from ooc.networks.loads import earlier

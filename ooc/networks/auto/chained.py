@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ooc.cache import cached_property
 from ooc.ir.op import Op, aligned
 from ooc.ir.region import Tile
-from ooc.networks.auto.forms import HUGE, lasting_fates
+from ooc.networks.auto.forms import HUGE
 from ooc.networks.auto.prices import Prices
 from ooc.networks.calls import Call, Network
-from ooc.networks.chains import Grid, chainable
+from ooc.networks.chains import Grid
 from ooc.networks.proposal import Fate, Proposal
+from ooc.networks.stage_items import ELEMENTWISE
 from ooc.planner.cutting import cheapest
 
 SHARES = (0.9, 0.65, 0.45)  # of the budget that the tensors of a part may take; the rest is for workspace, and for the next part
 WORKSPACE = 1 / 2  # of the rest
 WEIGHTS = (1.0, 4.0, 64.0)  # of a second of copies beside one of computing: longer chains move less, and compute more again
-BEST = 9  # ways to cut a network that are looked at
+HALO = 2  # times the seconds of a chain's calls, beyond which it is no longer: its halo takes as much as they do
+TINY = 1e-30  # seconds that nothing takes
 LONG = 24  # cuts, in a longer run of calls than that a chain has no more of them
-MANY = 1 << 13  # parts of a chain
 
 
 class Chain(NamedTuple):
@@ -32,25 +34,69 @@ class Chain(NamedTuple):
     Fields:
         seconds: as predicted, alone.
         grid: how they are cut; (): they are not, but streamed one by one.
+        expected: those with copies that count as what they are.
+        halo: seconds that parts compute, of those that its calls take by the same kernels.
     """
 
     seconds: float
     grid: Grid
+    expected: float
+    halo: float = 1.0
 
 
-def chained(prices: Prices) -> list[Proposal]:
-    """An inference in chains: the best of where parameters live, how much a part may take and how it is computed."""
-    net, proposals = prices.net, {}  # type: Network, dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]]
-    for words, lasting in lasting_fates(net, prices.judge.budget or 0) if not net.mode.trains else ():
+class Cut(NamedTuple):
+    """A network in chains.
+
+    Fields:
+        seconds: as predicted.
+        grids: where chains begin, with their grids; calls between them have none.
+        expected: seconds with copies that count as what they are.
+    """
+
+    seconds: float
+    grids: tuple[tuple[int, Grid], ...]
+    expected: float
+
+
+class Part(NamedTuple):
+    """A part of a chain, by the coarsest grid of its family whose parts fit.
+
+    Fields:
+        grid: how the chain is cut.
+        parts: how many there are.
+        computing: seconds.
+        whole: those of all calls of the chain by the same kernels.
+        moving, pieces: seconds, see `Grown`.
+    """
+
+    grid: Grid
+    parts: int
+    computing: float
+    whole: float
+    moving: float
+    pieces: float
+
+
+Parts = dict[tuple[Any, ...], list[Part]]  # of chains, by their calls' numbers, the bytes of their parameters and the least count
+
+
+def chained(prices: Prices, homes: Iterable[tuple[str, Mapping[str, Fate]]]) -> list[tuple[float, Proposal]]:
+    """An inference in chains, with expected seconds: the best of where parameters live, how much a part may take and how it is
+    computed, the best first. homes: of parameters, in words and as fates."""
+    proposals: dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]] = {}
+    for words, lasting in homes:
+        parts: dict[float, Parts] = {share: {} for share in SHARES}
+        coming = sum(prices.judge.moving_seconds(prices.net.tensors[t].nbytes)[1] for t in lasting)
         for share, weight in itertools.product(SHARES, WEIGHTS):
-            cutting = Cutting(prices, lasting, share, weight)
-            seconds, grids = cutting.cut()
+            cutting = Cutting(prices, lasting, share, weight, known=parts[share])
+            _, grids, seconds = cutting.cut()
+            seconds += coming
             if any(grid for _, grid in grids) and seconds < proposals.get(grids, (math.inf, None))[0]:
                 count = sum(bool(grid) for _, grid in grids)
                 label = f"{count} chain{'s' * (count > 1)} in tiles{words}"
                 fates = {**lasting, **cutting.fates(grids)}
                 proposals[grids] = seconds, Proposal(label, fates, grids=grids, kernels=f"fitting:{cutting.workspace}")
-    return [proposal for _, proposal in sorted(proposals.values(), key=lambda one: one[0])[:BEST]]
+    return sorted(proposals.values(), key=lambda one: one[0])
 
 
 @dataclass(frozen=True)
@@ -64,6 +110,7 @@ class Cutting:
         weight: of copies.
         parts: of a chain at least, where they take `seconds` each; 1: as many as memory asks for.
         seconds: of computing and moving, see `parts`.
+        known: parts of chains that were looked at; cuttings that differ in their weight alone may share them.
     """
 
     prices: Prices
@@ -72,6 +119,7 @@ class Cutting:
     weight: float
     parts: int = 1
     seconds: float = 0.0
+    known: Parts = field(default_factory=dict, compare=False)
 
     @property
     def net(self) -> Network:
@@ -89,26 +137,26 @@ class Cutting:
         """Bytes of workspace that kernels may take."""
         return int(self.free * (1 - self.share) * WORKSPACE)
 
-    def cut(self) -> tuple[float, tuple[tuple[int, Grid], ...]]:
-        """Seconds, and where chains begin, with their grids; calls between them have none."""
+    def cut(self) -> Cut:
+        """It in chains."""
         streamed = {t for t, how in self.lasting.items() if how is Fate.STREAM}
-        seconds, grids, run = 0.0, [], []  # type: float, list[tuple[int, Grid]], list[Call]
+        chains, run = list[tuple[int, Chain]](), list[Call]()
 
-        def close() -> float:
-            more, chains = self._cut(run)
-            grids.extend(chains)
+        def close() -> None:
+            chains.extend(self._cut(run))
             run.clear()
-            return more
 
         for call in self.net.calls:
-            if chainable(self.net, call) and not streamed.intersection(call.tensors):
+            if call.index in self.prices.walks.chainable and not streamed.intersection(call.tensors):
                 if run and self._rank(run[-1]) != self._rank(call):  # one grid cuts all that a chain makes
-                    seconds += close()
+                    close()
                 run.append(call)
             else:
-                seconds += close() + self._streaming(call)
-                grids.append((call.index, ()))
-        return seconds + close(), tuple(grids)
+                close()
+                chains.append((call.index, self._streaming([call])))
+        close()
+        grids = tuple((index, chain.grid) for index, chain in chains)
+        return Cut(sum(chain.seconds for _, chain in chains), grids, sum(chain.expected for _, chain in chains))
 
     def _rank(self, call: Call) -> int:
         """Axes of what a call makes."""
@@ -135,93 +183,90 @@ class Cutting:
                 fates[t] = Fate.OFFLOAD
         return fates
 
-    def _cut(self, run: Sequence[Call]) -> tuple[float, list[tuple[int, Grid]]]:
-        """Seconds of a run of calls that can be chained, cut where that costs least, and the chains: by the best beginning of
-        each last one."""
-        cuts = [i for i in range(len(run) + 1) if i in (0, len(run)) or len(run) <= LONG or self._crossing(run, i) == 1]
+    def _cut(self, run: Sequence[Call]) -> list[tuple[int, Chain]]:
+        """The chains of a run of calls that can be chained, cut where that costs least, by the best beginning of each last one,
+        and where they begin."""
+        cuts = [*self._cuts(run), len(run)]
 
-        def chains(n: int) -> Iterator[tuple[int, float, Grid]]:
-            least = 1
+        def chains(n: int) -> Iterator[tuple[int, float, Chain]]:
+            least, brought, floor = 1, set[str](), 0
             for begin in reversed(range(max(0, n - LONG), n)):
                 calls = run[cuts[begin] : cuts[n]]
-                chain = self._chain(calls, least)
-                if chain is None and begin < n - 1:
+                for name in self._brought(run[cuts[begin] : cuts[begin + 1]]) - brought:
+                    brought.add(name)
+                    floor += int(aligned(self.net.tensors[name].nbytes))
+                chain = self._chain(calls, least, floor)
+                if begin < n - 1 and (chain is None or chain.halo > HALO):
                     return  # longer ones take more
-                chain = chain or Chain(sum(map(self._streaming, calls)), ())
+                chain = chain or self._streaming(calls)
                 least = max(least, math.prod(chain.grid) // 2)
-                yield begin, chain.seconds, chain.grid
+                yield begin, chain.seconds, chain
 
-        seconds, row = cheapest(len(cuts) - 1, chains)
-        return seconds, [(run[cuts[begin]].index, grid) for begin, grid in row]
+        _, row = cheapest(len(cuts) - 1, chains)
+        return [(run[cuts[begin]].index, chain) for begin, chain in row]
 
-    def _crossing(self, run: Sequence[Call], i: int) -> int:
-        """How many tensors of the batch are made before a call of a run and read from it on."""
-        tensors = {t for call in run[:i] for t in call.makes}
-        return sum(self.prices.walks.last_read.get(t, -1) >= run[i].index for t in tensors)
+    def _cuts(self, run: Sequence[Call]) -> list[int]:
+        """Where a run may be cut, and its beginning: in a long one where one tensor alone passes from the calls before to those
+        behind, but not before what works by elements: behind it as much passes, and there is a step less."""
+        cuts, passing, last_read = list[int](), set[str](), self.prices.walks.last_read
+        for i, call in enumerate(run):
+            passing = {t for t in passing if last_read.get(t, -1) >= call.index}
+            alone = len(passing) == 1 and call.op.kind in ELEMENTWISE and passing <= {*call.reads}
+            if not i or (not alone and (len(run) <= LONG or len(passing) == 1)):
+                cuts.append(i)
+            passing.update(call.makes)
+        return cuts
 
-    def _chain(self, calls: Sequence[Call], least: int) -> Chain | None:
-        """The best grid of a chain, of not fewer parts than `least`; None: no part fits."""
-        first, last = calls[0].index, calls[-1].index
-        room = self.free * self.share - self._floor(calls)
-        least = max(least, self._wanted(calls))
+    def _chain(self, calls: Sequence[Call], least: int, floor: int) -> Chain | None:
+        """The best grid of a chain, of not fewer parts than `least`; None: no part fits. floor: bytes of the parameters that are
+        brought for it."""
+        numbers = tuple(self.prices.walks.alike[calls[0].index : calls[-1].index + 1])
+        key = numbers, floor, max(least, self._wanted(calls))
+        if (parts := self.known.get(key)) is None:
+            parts = self.known[key] = self._fitting(calls, key[-1], self.free * self.share - floor)
         chains = []
-        for grids in families(self.net.tensors[calls[-1].makes[0]].shape):
-            for grid in (g for g in grids if math.prod(g) >= least):
-                walk = self.prices.walks.to(last, grid)
-                if (grown := walk.chain(first)).peak <= room:
-                    seconds = walk.computing(first, self.workspace, self._computing) + grown.moving * self.weight
-                    chains.append(((seconds + grown.pieces) * math.prod(grid), Chain(seconds * math.prod(grid), grid)))
-                    break
+        for grid, count, computing, whole, moving, pieces in parts:
+            seconds, expected = computing + moving * self.weight, computing + moving + pieces
+            chain = Chain(seconds * count, grid, expected * count, computing * count / max(whole, TINY))
+            chains.append(((seconds + pieces) * count, chain))
         return min(chains)[1] if chains else None
+
+    def _fitting(self, calls: Sequence[Call], least: int, room: float) -> list[Part]:
+        """The parts of a chain that fit in so many bytes, of every family of grids the coarsest of at least so many."""
+        first, last, walks, parts = calls[0].index, calls[-1].index, self.prices.walks, list[Part]()
+        for grids in walks.grids(self.net.tensors[calls[-1].makes[0]].shape):
+            for count, grid in grids[bisect_left(grids, (least,)) :]:
+                walk = walks.to(last, grid)
+                if (grown := walk.chain(first)).peak <= room:
+                    computing = walk.computing(first, self.workspace, self._computing)
+                    parts.append(Part(grid, count, *computing, grown.moving, grown.pieces))
+                    break
+        return parts
 
     def _wanted(self, calls: Sequence[Call]) -> int:
         """Parts that a chain should have, and can."""
-        _, _, *extent = self.net.tensors[calls[-1].makes[0]].shape
-        able = self.net.batch * math.prod(extent) // 4
         if self.parts < 2:
             return 1
+        _, _, *extent = self.net.tensors[calls[-1].makes[0]].shape
+        able = self.net.batch * math.prod(extent) // 4
         seconds, moving = sum(self.prices.calls[call.index] for call in calls), self.prices.judge.moving_seconds
         seconds += moving(self.net.tensors[calls[0].reads[0]].nbytes)[1] + moving(self.net.tensors[calls[-1].makes[0]].nbytes)[0]
         return max(1, min(self.parts, able, int(seconds / self.seconds)))
 
-    def _floor(self, calls: Sequence[Call]) -> int:
-        """Bytes of the parameters that are brought for a chain."""
-        lasting = {t for call in calls for t in call.reads if self.net.tensors[t].role.lasting and t in self.lasting}
-        return sum(int(aligned(self.net.tensors[t].nbytes)) for t in lasting)
+    def _brought(self, calls: Sequence[Call]) -> set[str]:
+        """The parameters that are brought for some calls."""
+        return {t for call in calls for t in call.reads if t in self.lasting and self.net.tensors[t].role.lasting}
 
-    def _computing(self, op: Op, tile: Tile) -> float:
-        """Seconds of a tile of an op."""
+    def _computing(self, op: Op, tile: Tile) -> tuple[float, float]:
+        """Seconds of a tile of an op, and of all of it."""
         cut = tuple((dim, span.extent) for dim, span in tile.items())
         plan = self.prices.judge.costs.plan(op, cut, "fitting", self.workspace)
-        return self.prices.computing(op, plan.kernel, tile)
+        return self.prices.computing(op, plan.kernel, tile), self.prices.kernel(op, plan.kernel)[0]
 
-    def _streaming(self, call: Call) -> float:
-        """Seconds of a call that is cut by itself."""
+    def _streaming(self, calls: Sequence[Call]) -> Chain:
+        """Calls that are cut by themselves."""
         moving, tensors = self.prices.judge.moving_seconds, self.net.tensors
-        leave = sum(moving(tensors[t].nbytes)[0] for t in call.makes)
-        back = sum(moving(tensors[t].nbytes)[1] for t in call.reads)
-        return self.prices.calls[call.index] + (leave + back) * self.weight
-
-
-def families(shape: Sequence[int]) -> Iterator[Iterator[Grid]]:
-    """Grids over a tensor of n x k x extent, ever finer: samples, then blocks of a sample, blocks of whole rows, or slices."""
-    axes = len(shape) - 2
-    for cut in dict.fromkeys((axes, max(1, axes - 1), 1)):
-        yield _finer(shape, cut)
-
-
-def _finer(shape: Sequence[int], cut: int) -> Iterator[Grid]:
-    """Of samples, then with so many axes of space cut."""
-    batch, extent = shape[0], tuple(shape[2:])
-    parts = 1
-    while parts < batch:
-        yield (parts, *(1 for _ in extent))
-        parts *= 2
-    grid = [1 for _ in extent]
-    yield (batch, *grid)
-    while batch * math.prod(grid) < MANY:
-        axis = max(range(cut), key=lambda i: extent[i] / grid[i])
-        if grid[axis] >= extent[axis]:
-            return
-        grid[axis] = min(extent[axis], max(grid[axis] + 1, grid[axis] * 5 // 4))
-        yield (batch, *grid)
+        moved = sum(moving(tensors[t].nbytes)[0] for call in calls for t in call.makes)
+        moved += sum(moving(tensors[t].nbytes)[1] for call in calls for t in call.reads)
+        computing = sum(self.prices.calls[call.index] for call in calls)
+        return Chain(computing + moved * self.weight, (), computing + moved)

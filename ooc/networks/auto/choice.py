@@ -13,14 +13,13 @@ from typing import NamedTuple
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks.auto.assigned import assigned
 from ooc.networks.auto.banded import banded
-from ooc.networks.auto.chained import chained
 from ooc.networks.auto.early import in_time
-from ooc.networks.auto.fates import eased, kept, priced
-from ooc.networks.auto.forms import Form, forms, rows
+from ooc.networks.auto.forms import forms
 from ooc.networks.auto.fusing import in_tiles
-from ooc.networks.auto.prices import Price, Prices
+from ooc.networks.auto.prices import Prices
+from ooc.networks.auto.sketches import WORTH, ProposalSearch, sketched
 from ooc.networks.judge import Judge
-from ooc.networks.policies.base import Policy, room_beside, sizes
+from ooc.networks.policies.base import Policy
 from ooc.networks.proposal import CLOSE, Fate, Proposal
 from ooc.networks.tensors import Role
 from ooc.networks.tiles import places_of
@@ -28,20 +27,11 @@ from ooc.planner.question import bound_of
 from ooc.schedule.place import Place, load_route
 from ooc.schedule.steps import moved_bytes
 
-MOVED = Price(0.0, 0)  # at which nothing is made again
-PRICES = (Price(1.0, 6), Price(1.0, 2), MOVED, Price(4.0, 10))  # that are looked at
-ROOM = (0.98, 0.92, 0.8)  # of the budget that counts of bytes may use
-FITTING = 2  # forms of a row that fit, and are looked at
-FORMS = 3  # that are looked at with all prices
-TRIES = 4  # sizes of parts that are tried from a guess down
-FAR = 1.25  # of the budget: who needs more with single samples needs too much at any price
-ITEMS = 100_000  # of programs that may be looked at
-WORTH = 0.005  # of the seconds: what may be gained must be more
 LESS = (0.75, 0.5)  # of the budget, for which parts are looked at, too
 MUCH = 0.25  # of the seconds that computing takes: what may be lost
 FUSED = 3  # ways to cut an inference into fused ops that are looked at
-FINALISTS = 8  # plans of auto's own that are simulated
 ALIKE = 0.1  # of the seconds: plans that differ by less are alike, as the planner has it for single calls
+TRUSTED = 1.25  # times what was expected: who takes longer shows that what is expected says little
 WAITING = 0.02  # of the seconds: waiting for inputs that is worth parts
 PARTS = (4, 8)  # of a batch whose inputs come part by part,
 AHEAD = (1 << 20, 4)  # runs ahead: all at once, where there is room for them
@@ -71,6 +61,8 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
             beside += fusing(Prices(judge), [Proposal("one chain", grids=((0, ()),))], whole.seconds)
         return sorted([whole, *beside], key=lambda c: c.seconds)
     search = sketched(judge)
+    if not judge.net.mode.trains:
+        return inferred(judge, search, policies)
     # Policies that no sketch rules out, even if nothing in it waits, are simulated in any case; sketches that are slower are not.
     firm = min((s.seconds for s in search.sketches), default=math.inf)
     early = [p for p in policies if not ruled_out(p, judge, firm)]
@@ -78,17 +70,42 @@ def choose(judge: Judge, policies: Sequence[Policy]) -> list[Choice]:
     choices += own(judge, search, least(choices))
     choices += as_assigned(search.prices, least(choices))
     choices += in_bands(search.prices, least(choices))
-    choices += fusing(search.prices, search.chains, least(choices))
     choices += taken(judge, [p for p in policies if p not in early and not ruled_out(p, judge, least(choices))])
+    return sorted([*choices, *in_smaller_parts(judge, choices)], key=lambda c: c.seconds)
+
+
+def inferred(judge: Judge, search: ProposalSearch, policies: Sequence[Policy]) -> list[Choice]:
+    """What fits of an inference, the best first; policies and fused ops are simulated where they may be faster than auto's."""
+    choices = own(judge, search, math.inf)
+    for policy in policies:
+        if not ruled_out(policy, judge, least(choices)):
+            choices += taken(judge, [policy], search.prices, least(choices))
+    choices += fusing(search.prices, search.chains, least(choices), expected(search.prices, choices))
+    choices += in_smaller_parts(judge, choices)
+    return lightest_first(judge, sorted(choices, key=lambda c: c.seconds))
+
+
+def expected(prices: Prices, choices: Sequence[Choice]) -> float:
+    """What was expected of the best where that may be compared with what is expected of others: lanes take turns, and it takes
+    about so long."""
     best = min(choices, key=lambda c: c.seconds, default=None)
+    if best is None or not prices.judge.device.backend.shared:
+        return math.inf
+    seconds = prices.if_nothing_waits(prices.judge.trial(best.proposal))
+    return seconds if best.seconds < seconds * TRUSTED else math.inf
+
+
+def in_smaller_parts(judge: Judge, choices: Sequence[Choice]) -> list[Choice]:
+    """Where the best passes in parts: the largest that fit need not be the best, those that fit less of the budget are looked at,
+    too."""
+    best = min(choices, key=lambda c: c.seconds, default=None)
+    smaller: list[Choice] = []
     if best is not None and best.proposal.bands and best.seconds > sum(judge.call_seconds().values()) * (1 + MUCH):
-        # The largest parts that fit need not be the best: those that fit less of the budget are looked at, too.
         for share in LESS:
-            less = judge.within(int(judge.budget * share))
+            less = judge.within(int((judge.budget or 0) * share))
             fewer = (c.proposal for c in own(less, sketched(less), best.seconds))
-            choices += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
-    ranking = sorted(choices, key=lambda c: c.seconds)
-    return ranking if judge.net.mode.trains else lightest_first(judge, ranking)
+            smaller += [Choice(judge.seconds(p), "auto", p) for p in fewer if judge.fits(p)]
+    return smaller
 
 
 def arriving(judge: Judge, seconds: float) -> list[Choice]:
@@ -114,17 +131,23 @@ def waiting_seconds(judge: Judge) -> float:
     return sum(t.nbytes / judge.device.model.best_rate(lane) for t in inputs for lane in route)
 
 
-def fusing(prices: Prices, chains: Sequence[Proposal], best: float) -> list[Choice]:
-    """What fits of an inference's chains as fused ops, of those that may be faster than the best of others."""
+def fusing(prices: Prices, chains: Sequence[Proposal], best: float, as_expected: float = math.inf) -> list[Choice]:
+    """What fits of an inference's chains as fused ops, of those that may be faster than the best of others; no further than to
+    one that is far from it. as_expected: seconds that were expected of the best."""
     judge = prices.judge
     if judge.budget is None or judge.net.mode.trains:
         return []
+    tensors, most = judge.net.tensors, min(best, as_expected) * (1 - WORTH)
+    homes = [{t: how for t, how in chain.fates.items() if tensors[t].role.lasting} for chain in chains]
+    chains = [chain for chain, lasting in zip(chains, homes, strict=True) if prices.least(lasting) < most]
     estimated = [(prices.tiled(p), p) for p in in_tiles(judge, chains)]
-    choices = []
-    for _, proposal in sorted((one for one in estimated if one[0] < best * (1 - WORTH)), key=lambda one: one[0])[:FUSED]:
+    choices: list[Choice] = []
+    for _, proposal in sorted((one for one in estimated if one[0] < most), key=lambda one: one[0])[:FUSED]:
         with suppress(UnsupportedError, BudgetError):  # of tiles that are known when they are cut
             if judge.fits(proposal):
                 choices.append(Choice(judge.seconds(proposal), "auto", proposal))
+                if choices[-1].seconds > best * (1 + ALIKE):
+                    break
     return choices
 
 
@@ -185,14 +208,16 @@ def slower(judge: Judge, proposal: Proposal, best: float) -> bool:
     return too_large or moving_seconds(judge, proposal) > best
 
 
-def taken(judge: Judge, policies: Iterable[Policy]) -> list[Choice]:
-    """What policies take, of what fits."""
-    choices = []
+def taken(judge: Judge, policies: Iterable[Policy], prices: Prices | None = None, best: float = math.inf) -> list[Choice]:
+    """What policies take, of what fits. prices: by which it is left out where it is slower than the best of others."""
+    choices: list[Choice] = []
     for policy in policies:
         for options in policy.variants:
             with suppress(UnsupportedError, BudgetError):  # too many tiles
                 proposal = policy.best(judge, **options)
-                if judge.fits(proposal):
+                if not judge.fits(proposal):
+                    continue
+                if prices is None or prices.floor(judge.trial(proposal)) < min(best, least(choices)):
                     choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
     return choices
 
@@ -209,25 +234,6 @@ def moving_seconds(judge: Judge, proposal: Proposal) -> float:
 
 
 # ---- auto's own
-
-
-def sketched(judge: Judge) -> ProposalSearch:
-    """Auto's own proposals, with their seconds if nothing waits."""
-    search = ProposalSearch(judge)
-    for proposal in search.chains:
-        search.offer(proposal)
-    tried: dict[str, int] = {}
-    for row in rows(judge):
-        fitting = 0
-        for form in row:
-            tried[form.label()] = search.look_until(form, PRICES)
-            fitting += search.has(form)
-            if fitting == FITTING:
-                break
-    for form in search.best_forms():
-        for price in PRICES[tried[form.label()] :]:
-            search.look(form, price)
-    return search
 
 
 def own(judge: Judge, search: ProposalSearch, best: float) -> list[Choice]:
@@ -247,112 +253,3 @@ def simulated(judge: Judge, proposals: Iterable[Proposal]) -> list[Choice]:
         with suppress(BudgetError):  # too many tiles
             return [Choice(judge.seconds(proposal), "auto", proposal)]
     return []
-
-
-class Sketch(NamedTuple):
-    """A proposal that fits as far as a few parts of the batch tell.
-
-    Fields:
-        seconds: if nothing waits.
-        likely: halfway to those in which everything waits.
-    """
-
-    seconds: float
-    likely: float
-    form: Form | None
-    proposal: Proposal
-
-
-class ProposalSearch:
-    """Auto's own proposals so far. They are looked at in a fixed order, and no longer than a number of items allows."""
-
-    def __init__(self, judge: Judge) -> None:
-        self.judge, self.prices = judge, Prices(judge)
-        self.chains = chained(self.prices)
-        self.sketches: list[Sketch] = []
-        self.left = ITEMS
-
-    def ranking(self) -> list[Sketch]:
-        """The best first, as far as it is known before any is simulated: where memory is short much waits."""
-        return sorted(self.sketches, key=lambda s: s.likely)
-
-    def finalists(self) -> list[Sketch]:
-        """The best of each form, the best first: those that are simulated."""
-        forms: dict[str, Sketch] = {}
-        for sketch in self.ranking():
-            forms.setdefault(sketch.proposal.label if sketch.form is None else sketch.form.label(), sketch)
-        return list(forms.values())[:FINALISTS]
-
-    def best_forms(self) -> list[Form]:
-        """The forms worth another price."""
-        return list({s.form.label(): s.form for s in self.ranking() if s.form is not None}.values())[:FORMS]
-
-    def has(self, form: Form) -> bool:
-        """Whether a proposal of a form fits."""
-        return any(sketch.form is form for sketch in self.sketches)
-
-    def look_until(self, form: Form, every: Sequence[Price]) -> int:
-        """Look at a form until it fits; returns how many prices that took."""
-        for i, price in enumerate(every):
-            if self.look(form, price):
-                return i + 1
-            if form.parted and self._needs_much(form):
-                break
-        return len(every)
-
-    def _needs_much(self, form: Form) -> bool:
-        """Whether single samples need far more than the budget, even if nothing is made again."""
-        single = self.judge.trial(self._lean(form, 1, MOVED), True)
-        return self.left > 0 and single.least > (self.judge.budget or 0) * FAR
-
-    def look(self, form: Form, price: Price) -> bool:
-        """Add the proposal of a form, if one fits: the largest parts, with all kept that there is room for."""
-        chunk = self._largest(form, price) if form.parted else 0
-        if chunk is None:
-            return False
-        lean = self._lean(form, chunk, price)
-        return self.offer(lean if form.parted else eased(self.judge, lean), form)
-
-    def offer(self, base: Proposal, form: Form | None = None) -> bool:
-        """Add a proposal of least memory, if it fits, with all kept that there is room for."""
-        if not self._fits(base):
-            return False
-        roomy = replace(base, kernels=room_beside(self.judge, base, brief=True))
-        base = roomy if self._fits(roomy) else base
-        fuller = (kept(self.prices, self.judge.trial(base, True), share) for share in ROOM)
-        self._add(form, next(filter(self._fits, fuller), base))
-        return True
-
-    def _add(self, form: Form | None, proposal: Proposal) -> None:
-        """Another sketch, if it is one."""
-        if all(replace(proposal, label=s.proposal.label) != s.proposal for s in self.sketches):
-            lanes = self.prices.apart(self.judge.trial(proposal, True))
-            seconds = self.prices.together(*lanes)
-            self.sketches.append(Sketch(seconds, (seconds + sum(lanes)) / 2, form, proposal))
-
-    def _fits(self, proposal: Proposal) -> bool:
-        if self.left <= 0:
-            return False
-        trial = self.judge.trial(proposal, True)
-        self.left -= len(trial.program.items)
-        return self.judge.fits(proposal, True)
-
-    def _lean(self, form: Form, chunk: int, price: Price) -> Proposal:
-        """The proposal of least memory of a form."""
-        fates = priced(self.prices, form, chunk, price)
-        return Proposal(form.label(chunk), fates, bands=form.bands(chunk), late=form.late, kernels="lean", space=CLOSE)
-
-    def _largest(self, form: Form, price: Price) -> int | None:
-        """The largest parts that fit: bytes in use grow with them, about linearly. None: not even single samples do."""
-        batch, budget = self.judge.net.batch, self.judge.budget or 0
-        every = [s for s in sizes(batch) if s < batch]
-        if not every or not self._fits(self._lean(form, 1, price)):
-            return None
-        one = self.judge.trial(self._lean(form, 1, price), True).least
-        many = self.judge.trial(self._lean(form, every[0], price), True).least
-        each = max(1.0, (many - one) / max(1, every[0] - 1))
-        guess = 1 + int((budget - one) / each)
-        for size in [s for s in every if s <= guess * 1.1][:TRIES]:
-            if self._fits(self._lean(form, size, price)):
-                return size
-        return 1

@@ -78,10 +78,10 @@ def eased(judge: Judge, proposal: Proposal) -> Proposal:
     return proposal
 
 
-def kept(prices: Prices, trial: Trial, share: float) -> Proposal:
-    """The proposal with all that a count of bytes finds room for kept, what costs most for its bytes first; share: of the budget
-    that the count may use, where layouts have gaps."""
-    net, proposal, budget = trial.net, trial.proposal, (prices.judge.budget or 0) * share
+def kept(prices: Prices, trial: Trial, proposal: Proposal, share: float) -> Proposal:
+    """A proposal, whose trial is known, with all that a count of bytes finds room for kept, what costs most for its bytes first;
+    share: of the budget that the count may use, where layouts have gaps."""
+    net, budget = trial.net, (prices.judge.budget or 0) * share
     load = trial.lowering.load().astype(np.int64)
     fates = dict(proposal.fates)
     lives = lives_of(trial)

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from ooc.cache import cached_property
 from ooc.ir.op import Op
 from ooc.ir.region import Span
-from ooc.networks.auto.walks import Walks
+from ooc.networks.auto.walks import Walks, runs_of
 from ooc.networks.calls import Call, Network
 from ooc.networks.items import Item
 from ooc.networks.judge import Judge, Trial
 from ooc.networks.moves import nbytes_of
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.tensors import Role
+from ooc.schedule.place import FILE
 from ooc.schedule.plan import Plan
 
 
@@ -101,6 +102,25 @@ class Prices:
         every = [self.of_item(trial, i) for i in range(len(trial.program.items))]
         return Lanes(*(sum(lane) for lane in zip(*every, strict=True)))
 
+    def if_nothing_waits(self, trial: Trial) -> float:
+        """Seconds of a program, a brief one too."""
+        return self.together(*self.apart(trial))
+
+    def floor(self, trial: Trial) -> float:
+        """Seconds below which no plan of a program is predicted: what comes from files may be fetched beside computing."""
+        lanes = self.apart(trial)
+        return max(lanes) if self.judge.scene.home == FILE else self.together(*lanes)
+
+    def least(self, lasting: Mapping[str, Fate]) -> float:
+        """Seconds of an inference that moves nothing of the batch but inputs and outputs if nothing waits. lasting: what of
+        parameters lives at home, and comes once."""
+        moving, tensors = self.judge.moving_seconds, self.net.tensors
+        read = {t for call in self.net.calls for t in call.reads}
+        inputs = {t for t in read if tensors[t].role is Role.INPUT and tensors[t].per_sample}
+        back = sum(moving(tensors[t].nbytes)[1] for t in sorted(inputs | (read & lasting.keys())))
+        leave = sum(moving(tensors[t].nbytes)[0] for t in self.net.outputs)
+        return self.together(sum(self.calls.values()), leave, back)
+
     def by_stage(self, trial: Trial) -> list[float]:
         """Seconds of computing in every stage of a program."""
         seconds = [0.0] * len(trial.program.runs)
@@ -122,13 +142,17 @@ class Prices:
             return Lanes(0.0, 0.0, 0.0)
         (instance,) = (*item.reads, *item.makes)
         samples = instance.part[0] if instance.part is not None else None
-        leave, back = (s * self._times(samples, brief) for s in self.judge.moving_seconds(nbytes_of(self.net, instance)))
+        runs = 1 if instance.part is None else runs_of(instance.part, self.net.tensors[instance.tensor].shape)
+        moving = self.judge.moving_seconds(nbytes_of(self.net, instance), runs)
+        leave, back = (s * self._times(samples, brief) for s in moving)
         return Lanes(0.0, leave, 0.0) if item.what == "store" else Lanes(0.0, 0.0, back)
 
     def tiled(self, proposal: Proposal) -> float:
-        """Seconds of an inference whose calls are computed once, and read and make what is streamed of the batch once, if nothing
-        waited; parameters may be in the page cache."""
-        leave = back = 0.0
+        """Seconds of an inference whose calls are computed once, and read and make what is streamed of the batch once, and what
+        lives at home of parameters, if nothing waited."""
+        moving, tensors = self.judge.moving_seconds, self.net.tensors
+        homes = sorted(t for t in proposal.fates if tensors[t].role is Role.PARAMETER)
+        leave, back = 0.0, sum(moving(tensors[t].nbytes)[1] for t in homes)
         for call in self.judge.network(proposal).calls:
             for t in (t for t in call.tensors if self.net.tensors[t].per_sample and proposal.fate(t) is Fate.STREAM):
                 one, other = self.judge.moving_seconds(self.net.tensors[t].nbytes)

@@ -3,18 +3,19 @@ chain begins."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ooc.cache import cached_property
 from ooc.ir.op import ITEM_BYTES, Op, aligned
 from ooc.ir.region import Region, Span, elements
 from ooc.networks.calls import Call
-from ooc.networks.chains import ChainPart, Grid, lengthen, share
+from ooc.networks.chains import ChainPart, Grid, chainable, families, lengthen, share
 from ooc.networks.judge import Judge
 
-Computing = Callable[[Op, dict[str, Span]], float]  # seconds of a tile of an op
+Computing = Callable[[Op, dict[str, Span]], tuple[float, float]]  # seconds of a tile of an op, and of all of it by its kernel
 
 
 class Grown(NamedTuple):
@@ -53,28 +54,42 @@ class Walk:
     def __init__(self, walks: Walks, last: int, grid: Grid) -> None:
         self.judge, self.last_read, self.last, self.grid, self.net = walks.judge, walks.last_read, last, grid, walks.judge.net
         self.at = [n // 2 for n in grid]
+        self.grown: dict[int, Grown] = {}  # by the first call
+        self.computed: dict[int, list[tuple[float, float]]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.first = self.last + 1
         self.part = ChainPart({}, {})
         self.uses: dict[str, Use] = {}
         self.leaving: set[str] = set()
         self.made: set[str] = set()
-        self.grown: list[Grown] = []
-        self.computed: dict[int, list[float]] = {}
 
     def chain(self, first: int) -> Grown:
         """The chain that begins with a call, by its index."""
-        while self.last - len(self.grown) >= first:
-            self._lengthen(self.net.calls[self.last - len(self.grown)])
-        return self.grown[self.last - first]
+        if first not in self.grown:
+            if first > self.first:  # shorter than what it has grown to
+                self._begin()
+            self._grow(first)
+            moving = self._moving(False)
+            self.grown[first] = Grown(self._peak(), moving, self._moving(True) - moving)
+        return self.grown[first]
 
-    def computing(self, first: int, workspace: int, computing: Computing) -> float:
-        """Seconds that a part of a chain computes with kernels of so much workspace."""
-        self.chain(first)
-        sums = self.computed.setdefault(workspace, [0.0])
+    def computing(self, first: int, workspace: int, computing: Computing) -> tuple[float, float]:
+        """Seconds that a part of a chain computes with kernels of so much workspace, and those of all its calls by the same."""
+        self._grow(first)
+        sums = self.computed.setdefault(workspace, [(0.0, 0.0)])
         while len(sums) <= self.last - first + 1:
             call = self.net.calls[self.last - len(sums) + 1]
             tile = self.part.tiles.get(call.index)
-            sums.append(sums[-1] + (computing(call.op, tile) if tile is not None else 0.0))
+            part, whole = computing(call.op, tile) if tile is not None else (0.0, 0.0)
+            sums.append((sums[-1][0] + part, sums[-1][1] + whole))
         return sums[self.last - first + 1]
+
+    def _grow(self, first: int) -> None:
+        while self.first > first:
+            self.first -= 1
+            self._lengthen(self.net.calls[self.first])
 
     def _lengthen(self, call: Call) -> None:
         leaves = {t for t in call.makes if self.last_read.get(t, -1) > self.last}
@@ -85,17 +100,15 @@ class Walk:
             last = self.uses[t].last if t in self.uses else call.index
             region = self.part.regions[t]
             self.uses[t] = Use(call.index, last, self._nbytes(t, region), runs_of(region, self.net.tensors[t].shape))
-        moving = self._moving(False)
-        self.grown.append(Grown(self._peak(call.index), moving, self._moving(True) - moving))
 
     def _nbytes(self, name: str, region: Region) -> int:
         return int(aligned(elements(region) * ITEM_BYTES[self.net.tensors[name].dtype]))
 
-    def _peak(self, first: int) -> int:
-        steps = [0] * (self.last - first + 2)
+    def _peak(self) -> int:
+        steps = [0] * (self.last - self.first + 2)
         for use in self.uses.values():
-            steps[use.first - first] += use.nbytes
-            steps[use.last - first + 1] -= use.nbytes
+            steps[use.first - self.first] += use.nbytes
+            steps[use.last - self.first + 1] -= use.nbytes
         most = now = 0
         for step in steps:
             now += step
@@ -134,6 +147,41 @@ class Walks:
         """The last call that reads each tensor; of outputs none is the last."""
         last = {t: call.index for call in self.judge.net.calls for t in call.reads}
         return last | dict.fromkeys(self.judge.net.outputs, len(self.judge.net.calls))
+
+    @cached_property
+    def chainable(self) -> frozenset[int]:
+        """The calls that tiles can pass, by index."""
+        return frozenset(call.index for call in self.judge.net.calls if chainable(self.judge.net, call))
+
+    @cached_property
+    def alike(self) -> list[int]:
+        """A number of every call: chains of calls with the same numbers take the same, but for parameters."""
+        numbers: dict[Any, int] = {}
+        return [numbers.setdefault(self._ways(call), len(numbers)) for call in self.judge.net.calls]
+
+    def _ways(self, call: Call) -> tuple[Any, ...]:
+        """What a call computes, how far before it what it reads was made, and how far behind it what it makes is read last."""
+        net, ways = self.judge.net, list[Any]()
+        for t in call.reads:
+            maker = net.makers.get(t)
+            unlike = t if net.tensors[t].per_sample else ""
+            ways.append(unlike if maker is None else (call.index - maker.index, maker.makes.index(t)))
+        for t in call.makes:
+            last = self.last_read.get(t, -1)
+            ways.append(math.inf if last == len(net.calls) else last - call.index)
+        tensors = [net.tensors[t] for t in call.tensors]
+        return (call.op, *((t.shape, t.dtype, t.per_sample) for t in tensors), *ways)
+
+    def grids(self, shape: tuple[int, ...]) -> list[list[tuple[int, Grid]]]:
+        """The families of grids over a tensor, remembered: each grid behind the number of its parts."""
+        known = self._grids.get(shape)
+        if known is None:
+            known = self._grids[shape] = [[(math.prod(grid), grid) for grid in grids] for grids in families(shape)]
+        return known
+
+    @cached_property
+    def _grids(self) -> dict[tuple[int, ...], list[list[tuple[int, Grid]]]]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[tuple[int, Grid], Walk]:
