@@ -43,21 +43,23 @@ def test_whatever_is_assigned_gives_the_bits_of_keep(seed: int, home: str) -> No
     judge = judge_of(graph, BATCH, None, request, device, home=home, optimizer=SGD(0.1, 0.5))
     x, labels = data(graph, BATCH, seed)
     keep = NetworkPlan.of(judge, "keep", {}, Proposal("keep"), 0)
-    expected, tried = run(keep, x, labels), 0
+    expected, tried, fitting = run(keep, x, labels), 0, 0
     for share in (0.9, 0.75, 0.6):
         under = judge.within(int(keep.peaks["device"] * share))
         for _, proposals in assigned(Prices(under)):
             for proposal in (p for lean in proposals if under.fits(lean) for p in in_time(Prices(under), lean) if under.fits(p)):
+                fitting += 1
                 plan = NetworkPlan.of(under, "auto", {}, proposal, 0)
                 assert plan.peaks["device"] <= (under.budget or 0)
                 assert races(plan.steps(), plan.schedule.layout) == []
-                if rng.random() < 0.3:
+                if not tried or rng.random() < 0.3:
                     assert not differing(run(plan, x, labels), expected), plan.why
                     with plan.session() as session:  # held as long as it is open
                         held = session._main.machine.space_bytes  # type: ignore[union-attr]
                     assert held["device"] <= plan.peaks["device"]
                     tried += 1
-    assert tried
+    if not fitting:
+        pytest.skip("what the largest call touches is all there is")
 
 
 def test_races_of_an_assignment_are_seen() -> None:

@@ -48,7 +48,8 @@ def random_bands(judge: Judge, rng: random.Random) -> Proposal:
     grids: list[tuple[int, Grid]] = []
     for calls in between_sums(judge.net):
         for call in (calls[0], *(c for c in calls[1:] if rng.random() < 0.15)):
-            _, _, *extent = next(t for t in map(judge.net.tensors.__getitem__, call.reads) if t.per_sample).shape
+            tensors = map(judge.net.tensors.__getitem__, (*call.reads, *call.makes))
+            _, _, *extent = next(t for t in tensors if t.per_sample).shape
             samples = rng.choice((1, 2, 3, BATCH, BATCH))
             cut = (
                 samples == BATCH and len(extent) > 1 and rng.random() < 0.6
