@@ -172,8 +172,8 @@ class OnnxNode(Building):
     def __init__(self, translator: OnnxTranslator, node: Any) -> None:
         from onnx import helper
 
-        made = f"{node.output[0]} as a number" if node.output[0] in translator.stored else node.output[0]
-        super().__init__(translator, label(node), made, "pass outputs= of a tensor before it")
+        name = f"{node.output[0]} as a number" if node.output[0] in translator.stored else node.output[0]
+        super().__init__(translator, label(node), name, "pass outputs= of a tensor before it")
         self.translator, self.op, self.taken = translator, node, list[str]()
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.version = translator.folder.version

@@ -145,7 +145,7 @@ class Cutter:
             ]
         if not chainable(net, net.calls[0]):
             return []
-        cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)), known={})
+        cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)))
         ((_, grid),) = cuts.cut().grids
         return [self._chain(cuts, i, i + 1, grid, as_operands=True)] if grid else []
 

@@ -17,6 +17,7 @@ from ooc.model.calibration import load_device
 from ooc.networks import POLICIES, SGD, Graph, models
 from ooc.networks.auto.early import in_time
 from ooc.networks.auto.forms import forms
+from ooc.networks.auto.prices import Prices
 from ooc.networks.auto.sketches import PRICES, ProposalSearch
 from ooc.networks.costs import CallCosts
 from ooc.networks.judge import Judge
@@ -119,11 +120,12 @@ def device_of(name: str) -> ooc.Device:
 
 
 @pytest.mark.parametrize("seed", seeds(300, 1))
-def test_never_predicted_slower_than_a_policy(seed: int) -> None:
+@pytest.mark.parametrize(("train", "home"), [(True, None), (False, None), (False, "disk")])
+def test_never_predicted_slower_than_a_policy(seed: int, train: bool, home: str | None) -> None:
     graph, device, batch = random_graph(7000 + seed, seed % 2 == 0), device_of(DEVICES[seed % 7]), 32
 
     def planned(policy: str, budget: int | None) -> ooc.NetworkPlan:
-        return graph.plan(batch=batch, budget=budget, policy=policy, device=device)
+        return graph.plan(batch=batch, budget=budget, policy=policy, device=device, train=train, home=home)
 
     keep = planned("keep", None).peaks["device"]
     for share in (2, 5, 12):
@@ -135,6 +137,23 @@ def test_never_predicted_slower_than_a_policy(seed: int) -> None:
             except (ooc.BudgetError, ooc.UnsupportedError):
                 continue
             assert auto.predicted_seconds <= other * (1 + 1e-9), f"{policy}: {auto.why}"
+
+
+@pytest.mark.parametrize("home", [None, "disk"])
+@pytest.mark.parametrize("seed", seeds(60, 2))
+def test_what_rules_a_policy_out_is_never_above_its_seconds(seed: int, home: str | None) -> None:
+    """Of an inference in parts of memory: what a program takes if nothing waits."""
+    graph, device = random_graph(7400 + seed, seed % 2 == 0), device_of(DEVICES[-1 - seed % 7])
+    net = network(graph, 8, Mode.INFER, None, False)
+    judge = Judge(net, Scene(CallCosts(device, False), space_of(home, device)), None)
+    keep = judge.needs(Proposal("keep"))
+    for share in (2, 5, 12):
+        under = judge.within(keep // share)
+        for policy in POLICIES.values():
+            for proposal in policy.propose(under):
+                if under.fits(proposal):
+                    floor = Prices(under).floor(under.trial(proposal))
+                    assert floor <= under.seconds(proposal) * (1 + 1e-9), (policy.name, proposal.label)
 
 
 def test_equal_inputs_give_equal_plans() -> None:

@@ -78,10 +78,9 @@ def test_what_is_shared_between_weights_changes_no_cut(make: object) -> None:
     prices = Prices(under)
     for _, lasting in lasting_fates(under.net, under.budget or 0):
         for share in SHARES:
-            shared: dict[object, object] = {}
             for weight in (1.0, 64.0, 4.0):
                 alone = Cutting(Prices(under), lasting, share, weight).cut()
-                assert Cutting(prices, lasting, share, weight, known=shared).cut() == alone  # type: ignore[arg-type]
+                assert Cutting(prices, lasting, share, weight).cut() == alone
 
 
 def test_nothing_is_cut_where_all_samples_at_once_are_as_good_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ooc.cache import cached_property
 from ooc.ir.op import Op, aligned
@@ -58,13 +58,13 @@ class Cut(NamedTuple):
     expected: float
 
 
-class Part(NamedTuple):
-    """A part of a chain, by the coarsest grid of its family whose parts fit.
+class FittingGrid(NamedTuple):
+    """The coarsest grid of its family that cuts a chain into parts that fit.
 
     Fields:
         grid: how the chain is cut.
         parts: how many there are.
-        computing: seconds.
+        computing: seconds of one.
         whole: those of all calls of the chain by the same kernels.
         moving, pieces: seconds, see `Grown`.
     """
@@ -77,18 +77,14 @@ class Part(NamedTuple):
     pieces: float
 
 
-Parts = dict[tuple[Any, ...], list[Part]]  # of chains, by their calls' numbers, the bytes of their parameters and the least count
-
-
 def chained(prices: Prices, homes: Iterable[tuple[str, Mapping[str, Fate]]]) -> list[tuple[float, Proposal]]:
     """An inference in chains, with expected seconds: the best of where parameters live, how much a part may take and how it is
     computed, the best first. homes: of parameters, in words and as fates."""
     proposals: dict[tuple[tuple[int, Grid], ...], tuple[float, Proposal]] = {}
     for words, lasting in homes:
-        parts: dict[float, Parts] = {share: {} for share in SHARES}
         coming = sum(prices.judge.moving_seconds(prices.net.tensors[t].nbytes)[1] for t in lasting)
         for share, weight in itertools.product(SHARES, WEIGHTS):
-            cutting = Cutting(prices, lasting, share, weight, known=parts[share])
+            cutting = Cutting(prices, lasting, share, weight)
             _, grids, seconds = cutting.cut()
             seconds += coming
             if any(grid for _, grid in grids) and seconds < proposals.get(grids, (math.inf, None))[0]:
@@ -110,7 +106,6 @@ class Cutting:
         weight: of copies.
         parts: of a chain at least, where they take `seconds` each; 1: as many as memory asks for.
         seconds: of computing and moving, see `parts`.
-        known: parts of chains that were looked at; cuttings that differ in their weight alone may share them.
     """
 
     prices: Prices
@@ -119,7 +114,6 @@ class Cutting:
     weight: float
     parts: int = 1
     seconds: float = 0.0
-    known: Parts = field(default_factory=dict, compare=False)
 
     @property
     def net(self) -> Network:
@@ -220,28 +214,28 @@ class Cutting:
     def _chain(self, calls: Sequence[Call], least: int, floor: int) -> Chain | None:
         """The best grid of a chain, of not fewer parts than `least`; None: no part fits. floor: bytes of the parameters that are
         brought for it."""
-        numbers = tuple(self.prices.walks.alike[calls[0].index : calls[-1].index + 1])
-        key = numbers, floor, max(least, self._wanted(calls))
-        if (parts := self.known.get(key)) is None:
-            parts = self.known[key] = self._fitting(calls, key[-1], self.free * self.share - floor)
+        walks, least, room = self.prices.walks, max(least, self._wanted(calls)), self.free * self.share - floor
+        key = tuple(walks.alike[calls[0].index : calls[-1].index + 1]), least, room, self.workspace
+        if (fitting := walks.fitting.get(key)) is None:
+            fitting = walks.fitting[key] = self._fitting(calls, least, room)
         chains = []
-        for grid, count, computing, whole, moving, pieces in parts:
+        for grid, count, computing, whole, moving, pieces in fitting:
             seconds, expected = computing + moving * self.weight, computing + moving + pieces
             chain = Chain(seconds * count, grid, expected * count, computing * count / max(whole, TINY))
             chains.append(((seconds + pieces) * count, chain))
         return min(chains)[1] if chains else None
 
-    def _fitting(self, calls: Sequence[Call], least: int, room: float) -> list[Part]:
-        """The parts of a chain that fit in so many bytes, of every family of grids the coarsest of at least so many."""
-        first, last, walks, parts = calls[0].index, calls[-1].index, self.prices.walks, list[Part]()
+    def _fitting(self, calls: Sequence[Call], least: int, room: float) -> list[FittingGrid]:
+        """Of every family of grids the coarsest of at least so many parts that fit in so many bytes."""
+        first, last, walks, fitting = calls[0].index, calls[-1].index, self.prices.walks, list[FittingGrid]()
         for grids in walks.grids(self.net.tensors[calls[-1].makes[0]].shape):
             for count, grid in grids[bisect_left(grids, (least,)) :]:
                 walk = walks.to(last, grid)
                 if (grown := walk.chain(first)).peak <= room:
                     computing = walk.computing(first, self.workspace, self._computing)
-                    parts.append(Part(grid, count, *computing, grown.moving, grown.pieces))
+                    fitting.append(FittingGrid(grid, count, *computing, grown.moving, grown.pieces))
                     break
-        return parts
+        return fitting
 
     def _wanted(self, calls: Sequence[Call]) -> int:
         """Parts that a chain should have, and can."""

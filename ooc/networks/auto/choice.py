@@ -78,8 +78,9 @@ def inferred(judge: Judge, search: ProposalSearch, policies: Sequence[Policy]) -
     """What fits of an inference, the best first; policies and fused ops are simulated where they may be faster than auto's."""
     choices = own(judge, search, math.inf)
     for policy in policies:
-        if not ruled_out(policy, judge, least(choices)):
-            choices += taken(judge, [policy], search.prices, least(choices))
+        most = least(choices) * (1 + ALIKE)  # below which a plan of a policy is no slower than one that may be taken
+        if not ruled_out(policy, judge, most):
+            choices += taken(judge, [policy], search.prices, most)
     choices += fusing(search.prices, search.chains, least(choices), expected(search.prices, choices))
     choices += in_smaller_parts(judge, choices)
     return lightest_first(judge, sorted(choices, key=lambda c: c.seconds))
@@ -208,8 +209,8 @@ def slower(judge: Judge, proposal: Proposal, best: float) -> bool:
     return too_large or moving_seconds(judge, proposal) > best
 
 
-def taken(judge: Judge, policies: Iterable[Policy], prices: Prices | None = None, best: float = math.inf) -> list[Choice]:
-    """What policies take, of what fits. prices: by which it is left out where it is slower than the best of others."""
+def taken(judge: Judge, policies: Iterable[Policy], prices: Prices | None = None, most: float = math.inf) -> list[Choice]:
+    """What policies take, of what fits. prices: by which it is left out where it takes longer than `most`."""
     choices: list[Choice] = []
     for policy in policies:
         for options in policy.variants:
@@ -217,7 +218,7 @@ def taken(judge: Judge, policies: Iterable[Policy], prices: Prices | None = None
                 proposal = policy.best(judge, **options)
                 if not judge.fits(proposal):
                     continue
-                if prices is None or prices.floor(judge.trial(proposal)) < min(best, least(choices)):
+                if prices is None or prices.floor(judge.trial(proposal)) < most:
                     choices.append(Choice(judge.seconds(proposal), policy.name, proposal))
     return choices
 

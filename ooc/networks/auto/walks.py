@@ -180,6 +180,12 @@ class Walks:
         return known
 
     @cached_property
+    def fitting(self) -> dict[tuple[Any, ...], list[Any]]:
+        """Grids of chains that were looked at, by the numbers of their calls, the parts at least, and the bytes of tensors and of
+        workspace: cuttings that differ in how copies count ask for the same."""
+        return {}
+
+    @cached_property
     def _grids(self) -> dict[tuple[int, ...], list[list[tuple[int, Grid]]]]:
         return {}
 

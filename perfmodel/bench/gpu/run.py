@@ -53,8 +53,8 @@ from ooc.backends.cuda.driver import CupyDriver
 from ooc.backends.cuda.source import PARTS
 arch = CupyDriver().identity()["capability"].replace(".", "")
 with ThreadPoolExecutor() as pool:
-    wanted = product(PARTS, ("f32", "f16", "bf16", "f64"), (32, 64))
-    list(pool.map(lambda how: machine_code(nvrtc, *how, arch), wanted))
+    kernels = product(PARTS, ("f32", "f16", "bf16", "f64"), (32, 64))
+    list(pool.map(lambda how: machine_code(nvrtc, *how, arch), kernels))
 """
 PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-p", "perfmodel.bench.gpu.report", "-q")
 Say = Callable[[str], None]
