@@ -7,7 +7,7 @@ import numpy as np
 from ooc.onnx.translator import OnnxNode, constant, operator
 from ooc.translate import attention, products
 from ooc.translate.building import GraphTensor, Shape, spatial
-from ooc.translate.parts import Pads
+from ooc.translate.parts import Pads, folded
 
 
 def pads_of(context: OnnxNode, extent: Shape, taps: Shape, stride: Shape, dilation: Shape) -> Pads:
@@ -67,6 +67,16 @@ def _transposed_pads(
         pads.append((less, rest) if how == "SAME_UPPER" else (rest, less))
         behind.append(m + (max(0, -total) if output_shape else 0))
     return tuple(pads), tuple(behind)
+
+
+@operator("Col2Im")
+def fold(context: OnnxNode) -> GraphTensor:
+    x, extent, taps = context.tensor(), context.constant(1, "image_shape"), context.constant(2, "block_shape")
+    rank = len(extent)
+    stride, dilation = (tuple(context.attribute(name, [1] * rank)) for name in ("strides", "dilations"))
+    pads = context.attribute("pads", [0] * 2 * rank)
+    around = tuple(zip(pads[:rank], pads[rank:], strict=True))
+    return folded(context, x, tuple(map(int, extent)), tuple(map(int, taps)), stride, around, dilation)
 
 
 @operator("Gemm")

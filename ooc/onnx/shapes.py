@@ -55,14 +55,12 @@ def tile(context: OnnxNode) -> GraphTensor:
 
 @operator("Gather")
 def gather(context: OnnxNode) -> GraphTensor:
-    """Places that are constant: one, or several along the axis."""
+    """Places that are constant: one, or several along the axis; more axes of them stand in its place."""
     x, places = context.tensor(), context.constant(1, "indices")
     axis = context.attribute("axis", 0) % len(x.shape)
-    if places.ndim > 1:
-        raise context.refuse(f"indices of shape {places.shape}")
     if not places.ndim:
         return parts.chosen(context, x, axis, int(places))
-    return parts.picked(context, x, axis, parts.places(context, places, x.shape[axis]))
+    return parts.gathered(context, x, axis, parts.places(context, places.ravel(), x.shape[axis]), places.shape)
 
 
 @operator("Slice")

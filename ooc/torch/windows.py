@@ -13,7 +13,7 @@ from ooc.ops.resize import Line4, table
 from ooc.torch.translator import TorchCall, name_of, operator
 from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.elementwise import affine
-from ooc.translate.parts import MaximaPlaces, Pads, average, ceiled, joined, maximum, positions_of_blocks, resized
+from ooc.translate.parts import MaximaPlaces, Pads, average, ceiled, folded, joined, maximum, positions_of_blocks, resized
 from ooc.translate.resampling import Sources, averaged, interpolated, resampled, smoothed
 from ooc.translate.views import permuted, reshaped
 
@@ -111,27 +111,18 @@ def unfold(context: TorchCall) -> GraphTensor:
 
 @operator("col2im")
 def fold(context: TorchCall) -> GraphTensor:
-    """Sums of what the windows of `unfold` hold of each position: a transposed convolution for each channel, by ones."""
-    x, taps, dilation, stride, size = _unfolding(context)
-    extent, places = context.per_axis("output_size", 2), math.prod(taps)
-    image = reshaped(context, x, (*x.shape[:2], *size), last=False)
-    pads, c = context.per_axis("padding", 2), x.shape[1] // places
-    axes = list(zip(extent, size, stride, pads, dilation, taps, strict=True))
-    more = tuple(e - ((s - 1) * step - 2 * p + d * (t - 1) + 1) for e, s, step, p, d, t in axes)
-    layer = layers.ConvTranspose(c, taps, stride, tuple((p, p) for p in pads), more, dilation, c)
-    each = np.tile(np.eye(places), (c, 1)).reshape(places * c, 1, *taps)
-    return context.layer(image, layer, {"w": context.site.array(each)})
+    extent, taps, stride, pads, dilation = (
+        context.per_axis(name, 2) for name in ("output_size", "kernel_size", "stride", "padding", "dilation")
+    )
+    return folded(context, context.tensor(), extent, taps, stride, tuple((p, p) for p in pads), dilation)
 
 
 def _unfolding(context: TorchCall) -> tuple[GraphTensor, Shape, Shape, Shape, Shape]:
-    """What is cut in windows, or made of them: the taps, dilation and stride of these, and how many there are along each axis."""
-    x = context.tensor()
+    """What is cut in windows: the taps, dilation and stride of these, and how many there are along each axis."""
+    x = context.image()
     names = ("kernel_size", "dilation", "stride", "padding")
     taps, dilation, stride, pads = (context.per_axis(name, 2) for name in names)
-    extent = context.per_axis("output_size", 2) if "output_size" in context.arguments else x.shape[2:]
-    if len(x.shape) != (3 if "output_size" in context.arguments else 4):
-        raise context.refuse(f"a tensor of shape {x.shape}", "put a batch in front")
-    axes = zip(extent, taps, dilation, stride, pads, strict=True)
+    axes = zip(x.shape[2:], taps, dilation, stride, pads, strict=True)
     return x, taps, dilation, stride, tuple((e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, d, s, p in axes)
 
 

@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ooc.errors import shown
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
-from ooc.translate.views import Changed, in_axes, in_rows, permuted, reshaped, stretch
+from ooc.translate.views import Changed, clear_of_batch, in_axes, in_rows, permuted, reshaped, stretch
 
 Pads = tuple[tuple[int, int], ...]
 MOST_RUNS = 64  # stretches of places that are joined
@@ -56,6 +58,12 @@ def picked(building: Building, x: GraphTensor, axis: int, at: Sequence[int]) -> 
     if len(runs) > MOST_RUNS:
         raise building.refuse(f"{len(at)} places in no order", "gather fewer")
     return joined(building, [_strided(building, x, axis, run) for run in runs], axis, last=False)
+
+
+def gathered(building: Building, x: GraphTensor, axis: int, at: Sequence[int], shape: Shape) -> GraphTensor:
+    """Values at some places along an axis, in whose stead are axes of a shape."""
+    line = picked(building, x, axis, at)
+    return reshaped(building, line, (*x.shape[:axis], *shape, *x.shape[axis + 1 :]))
 
 
 def _runs(places: Sequence[int]) -> Iterator[range]:
@@ -142,9 +150,10 @@ def joined(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool 
     """Tensors one after the other along an axis."""
     if len(xs) == 1:
         return xs[0]
+    xs = [clear_of_batch(building, x, axis) for x in xs]
     if building.site.view(xs[0]).batch_axis == axis:
         raise building.refuse("along the batch")
-    if not all(building.site.view(x).in_front for x in xs):
+    if axis == 0 or not all(building.site.view(x).in_front for x in xs):
         each = [in_axes(building, x, axis) for x in xs]
         y = building.add([one.tensor for one in each], layers.ConcatLayer(), last=False)
         return each[0].back(y, Changed(0, axis, sum(x.shape[axis] for x in xs)), last=last)
@@ -161,6 +170,26 @@ def joined(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool 
         begin += x.shape[axis]
     assert total is not None
     return total
+
+
+def folded(
+    building: Building, x: GraphTensor, extent: Shape, taps: Shape, stride: Shape, pads: Pads, dilation: Shape
+) -> GraphTensor:  # fmt: skip
+    """Sums of what windows hold of each position of a picture, whose channels and places in the window are those of x and whose
+    windows are its positions in a line: a transposed convolution of each channel, by ones."""
+    each = list(zip(extent, taps, stride, pads, dilation, strict=True))
+    size = tuple((e + lo + hi - d * (t - 1) - 1) // s + 1 for e, t, s, (lo, hi), d in each)
+    places = math.prod(taps)
+    c, rest = divmod(x.shape[1], places)
+    if rest or len(x.shape) != 3 or x.shape[2] != math.prod(size):
+        raise building.refuse(f"a tensor of shape {x.shape}", f"expected (n, c * {places}, {math.prod(size)})")
+    image = reshaped(building, x, (*x.shape[:2], *size), last=False)
+    more = tuple(
+        e - ((count - 1) * s - lo - hi + d * (t - 1) + 1) for (e, t, s, (lo, hi), d), count in zip(each, size, strict=True)
+    )
+    layer = layers.ConvTranspose(c, taps, stride, pads, more, dilation, c)
+    ones = np.tile(np.eye(places), (c, 1)).reshape(places * c, 1, *taps)
+    return building.layer(image, layer, {"w": building.site.array(ones)})
 
 
 def padded(

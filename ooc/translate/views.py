@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,9 +28,31 @@ def reshaped(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> Gr
     view = b.site.view(x).split(shape) if math.prod(shape) == math.prod(x.shape) else None
     if view is None and shape[:1] == x.shape[:1] and 2 <= len(shape) <= MOST_AXES:  # an axis ends within another
         return b.add(x, layers.Reshape(shape[1:]), last)
+    if view is None and shape[:1] == x.shape[:1] and math.prod(shape) == math.prod(x.shape):
+        view = AxisView.of(b.settled(reshaped(b, x, _common(x.shape, shape), last=False))).split(shape)
     if view is None:
         raise b.refuse(f"from {x.shape} to {shape}", "extents split those before or join them; is a size baked into the network?")
     return viewed(b, view, last)
+
+
+def _common(x: Shape, shape: Shape) -> Shape:
+    """Extents that end where axes of both end, none of 1 but the batch; not more than a tensor of the graph has."""
+    both = set(itertools.accumulate(x, operator.mul)) & set(itertools.accumulate(shape, operator.mul))
+    ends = sorted(both)
+    if len(ends) > MOST_AXES:
+        ends = [*ends[: MOST_AXES - 1], ends[-1]]
+    return x[0], *(end // begin for begin, end in itertools.pairwise((x[0], *(e for e in ends if e > x[0]))))
+
+
+def clear_of_batch(b: Building, x: GraphTensor, axis: int) -> GraphTensor:
+    """x, where a batch of one is in an axis beside one of extent 1, with the batch there."""
+    view = b.site.view(x)
+    free = next((i for i in (axis + 1, axis - 1) if 0 <= i < len(x.shape) and x.shape[i] == 1), None)
+    if view.batch_axis != axis or view.factors[BATCH] > 1 or free is None:
+        return x
+    axes = [*view.axes]
+    axes[axis], axes[free] = view.beside_batch(axis), (BATCH, *axes[free])
+    return viewed(b, view._replace(axes=tuple(axes)), last=False)
 
 
 def viewed(b: Building, view: AxisView, last: bool) -> GraphTensor:

@@ -79,6 +79,31 @@ def unpooled(m: One) -> Any:
     return m.node("MaxUnpool", m.node("Neg", y), places, m.ints(2, 8, 63, 65), kernel_shape=[2, 3], strides=[2, 3])
 
 
+def heads(m: One) -> Any:
+    return m.node("Gather", m.x(), m.const([[[3], [0], [5]]], np.int64), axis=1)
+
+
+def of_all(m: One) -> Any:
+    """As PyTorch's exporter writes other strides."""
+    mean = m.node("ReduceMean", m.x((1, 40, 33, 35)), m.ints(-1, -2))
+    flat = m.node("Reshape", mean, m.ints(-1))
+    return m.node("Gather", flat, m.const(np.arange(40).reshape(1, 40, 1, 1), np.int64))
+
+
+def in_front(m: One) -> Any:
+    """A batch of one behind the axis that is joined."""
+    both = [m.node("Unsqueeze", m.node("ReduceMean", m.x((1, 8, 63, 65)), m.ints(2), keepdims=0), m.ints(0)) for _ in range(2)]
+    return m.node("ReduceMean", m.node("Concat", *both, axis=0), m.ints(0), keepdims=0)
+
+
+def across(m: One) -> Any:
+    """Windows of 8 x 7 become some of 7 x 8."""
+    windows = m.node("Transpose", m.node("Reshape", m.x((2, 4, 56, 56)), m.ints(2, 4, 8, 7, 8, 7)), perm=[0, 1, 3, 2, 5, 4])
+    y = m.node("Transpose", m.node("Reshape", windows, m.ints(2, 4, 7, 8, 7, 8)), perm=[0, 1, 3, 2, 5, 4])
+    other = m.node("Transpose", m.node("Reshape", y, m.ints(2, 4, 7, 8, 7, 8)), perm=[0, 2, 4, 3, 5, 1])
+    return m.node("Reshape", other, m.ints(2, 49, 64, 4))
+
+
 CASES: dict[str, tuple[str, Make]] = {
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x())) for kind in SINGLE},
     **{kind: (kind, lambda m, kind=kind: m.node(kind, m.x(), m.x())) for kind in BINARY},
@@ -108,6 +133,19 @@ CASES: dict[str, tuple[str, Make]] = {
     "Tile": ("Tile", lambda m: m.node("Tile", m.x((2, 3, 21, 65)), m.ints(1, 2, 3, 1))),
     "Gather": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(7, 5, 3, 1, 0, 2), axis=1)),
     "Gather of rows, backwards": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(*range(62, -1, -1)), axis=2)),
+    "Gather of windows": ("Gather", lambda m: m.node("Gather", m.x(), m.const([[0, 2, 4, 6], [1, 3, 5, 62]], np.int64), axis=2)),
+    "Gather, more axes": ("Gather", lambda m: m.node("ReduceMax", heads(m), m.ints(2), keepdims=0)),
+    "Gather of all": ("Gather", of_all),
+    "Concat of a batch of one": ("Concat", in_front),
+    "Reshape across axes": ("Reshape", across),
+    "Col2Im": (
+        "Col2Im",
+        lambda m: m.node("Col2Im", m.x((2, 48, 49)), m.ints(15, 16), m.ints(2, 3), strides=[2, 2], dilations=[1, 1]),
+    ),
+    "Col2Im, around": (
+        "Col2Im",
+        lambda m: m.node("Col2Im", m.x((2, 36, 130)), m.ints(14, 11), m.ints(3, 3), pads=[1, 0, 2, 1], dilations=[2, 1]),
+    ),
     "Gather of one": ("Gather", lambda m: m.node("Gather", m.x(), m.const(3, np.int64), axis=1)),
     "Slice, backwards": (
         "Slice",
