@@ -1,9 +1,10 @@
 """Other people's models, with random weights, as whole networks: taken or not, and as PyTorch has them, or exit status 1.
 
-python examples/real/suite.py [NAME ...] [--json FILE]     (needs PyTorch, torchvision and timm)
+python examples/real/suite.py [NAME ...] [--way torch|onnx|legacy|convert] [--json FILE]     (needs PyTorch, torchvision and timm)
 
 A model is right where ooc's output, without a budget and under a quarter and a sixteenth of what it took without one, is within
-2e-5 of PyTorch's, or within twice PyTorch's own distance from its result in float64.
+2e-5 of PyTorch's, or within twice PyTorch's own distance from its result in float64. It comes by `ooc.torch.graph`, or by a file
+of one of PyTorch's exporters to ONNX; --way convert: by `ooc.torch.convert_model`, see `converting.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
 import torch
 import torchvision
+from comparing import distance
+from converting import converted
 from running import commit, machine
 
 import ooc
@@ -92,23 +97,28 @@ def module_of(name: str) -> tuple[Any, Any]:
     return module.eval(), torch.randn(1, 3, *OTHERS.get(name, (side, side)))
 
 
-def outputs(result: Any) -> list[Any]:
-    """The tensors of what a module or a session returns."""
-    each = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else [result]
-    return [torch.as_tensor(one) for one in each]
+def by_file(dynamo: bool) -> Callable[[Any, Any], ooc.Graph]:
+    """What translates a file that one of PyTorch's exporters wrote."""
+
+    def translate(module: Any, x: Any) -> ooc.Graph:
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            path = str(Path(folder) / "model.onnx")
+            torch.onnx.export(module, (x,), path, dynamo=dynamo, verbose=False)
+            return ooc.onnx.load(path)
+
+    return translate
 
 
-def distance(ours: Any, theirs: Any) -> float:
-    """The largest difference, of the largest value."""
-    pairs = zip(outputs(ours), outputs(theirs), strict=True)
-    return max(float((a.reshape(b.shape).double() - b.double()).abs().max() / b.abs().max()) for a, b in pairs)
+WAYS: dict[str, Callable[[Any, Any], ooc.Graph]] = {
+    "torch": lambda module, x: ooc.torch.graph(module, tuple(x.shape)), "onnx": by_file(True), "legacy": by_file(False),
+}  # fmt: skip
 
 
-def tried(name: str) -> Trial:
+def tried(name: str, way: str) -> Trial:
     """A model translated, planned, run and compared. Raises OocError where it is not taken."""
     module, x = module_of(name)
     begin = time.perf_counter()
-    graph = ooc.torch.graph(module, tuple(x.shape))
+    graph = WAYS[way](module, x)
     seconds = time.perf_counter() - begin
     with torch.no_grad():
         theirs = module(x)
@@ -124,19 +134,24 @@ def tried(name: str) -> Trial:
     return Trial(len(graph.nodes), seconds, planning, errors, max(CLOSE, OWN * distance(theirs, exact)))
 
 
-def row_of(name: str) -> dict[str, Any]:
+def row_of(name: str, way: str) -> dict[str, Any]:
     """A line of results."""
     try:
-        trial = tried(name)
+        trial = converted(*module_of(name)) if way == "convert" else tried(name, way)
     except OocError as error:
-        return {"model": name, "taken": False, "why": str(error)[:150]}
-    return {"model": name, "taken": True, "right": trial.right, **trial._asdict()}
+        return {"model": name, "way": way, "taken": False, "why": str(error)[:150]}
+    except Exception as error:
+        if way not in ("onnx", "legacy"):
+            raise
+        return {"model": name, "way": way, "taken": False, "why": f"not exported: {type(error).__name__}: {error}"[:150]}
+    return {"model": name, "way": way, "taken": True, "right": trial.right, "worst": max(trial.errors), **trial._asdict()}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all {len(NAMES)}")
+    parser.add_argument("--way", choices=(*WAYS, "convert"), default="torch", help="how it comes to ooc; default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where lines of results are added")
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.names) - set(NAMES):
@@ -144,12 +159,12 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     rows = []
     for name in chosen.names or NAMES:
-        row = {**row_of(name), "commit": commit(), "machine": machine()}
+        row = {**row_of(name, chosen.way), "commit": commit(), "machine": machine()}
         rows.append(row)
         if chosen.json:
             with chosen.json.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        said = f"{max(row['errors']):.1e}, {row['layers']} layers" if row["taken"] else row["why"]
+        said = f"{row['worst']:.1e}" if row["taken"] else row["why"]
         print(f"{name:32}{'right' if row.get('right') else 'WRONG' if row['taken'] else 'not taken'}  {said}", flush=True)
     taken, right = (sum(bool(row.get(key)) for row in rows) for key in ("taken", "right"))
     print(f"{right} right, {taken - right} wrong, {len(rows) - taken} not taken")

@@ -332,6 +332,11 @@ class Built(LayerGraph):
         """The values of a sample with other extents, channels first: another name for the same bytes."""
         return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
 
+    def stop(self, x: str, *, how: str = "zero", name: str | None = None) -> str:
+        """x, another name for the same bytes, as a number that nothing in front learns of: no gradient passes. how="unknown": one
+        should, and none is known; plans that need it are refused."""
+        return self.add_layer(layers.Stop(how), (x,), name)
+
     def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:
         """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
         return self.add_layer(layers.PermuteLayer(tuple(as_int("order", e) for e in order)), (x,), name)

@@ -25,6 +25,9 @@ class LayerLike(Protocol):
     kind: ClassVar[str]
     is_loss: ClassVar[bool]
 
+    @property
+    def passes(self) -> bool: ...
+
     def fields(self) -> dict[str, Any]: ...
 
     def forward(self, writer: Any, node: LayerNode) -> None: ...

@@ -153,7 +153,7 @@ class Writer:
             self.given(name, weights.shape, weights.dtype, weights.role)
             if weights.role is Role.PARAMETER and name in self.asked:
                 self.wanted.add(node.made)
-        if self.wanted & set(node.reads):
+        if node.layer.passes and self.wanted & set(node.reads):
             self.wanted.add(node.made)
         node.layer.forward(self, node)
 

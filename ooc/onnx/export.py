@@ -293,6 +293,12 @@ def flatten(context: OnnxLayer) -> str:
     return context.op("Flatten", context.reads[0])
 
 
+@exporter("stop")
+def stop(context: OnnxLayer) -> str:
+    """ONNX has no gradients."""
+    return context.op("Identity", context.reads[0])
+
+
 @exporter("reshape")
 def reshape(context: OnnxLayer) -> str:
     return context.reshaped(context.reads[0], context.layer.size)

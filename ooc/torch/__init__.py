@@ -8,7 +8,6 @@ except ImportError:
     raise ImportError('ooc.torch: needs PyTorch; pip install "ooc[torch]"', name="torch") from None
 
 from ooc.torch.convert import convert_model, revert_model
-from ooc.torch.exported import graph
 from ooc.torch.filtering import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, linear
 from ooc.torch.functions import (
     batch_norm,
@@ -25,6 +24,7 @@ from ooc.torch.functions import (
     tanh,
 )
 from ooc.torch.pooling import avg_pool1d, avg_pool2d, avg_pool3d, max_pool1d, max_pool2d, max_pool3d
+from ooc.torch.translation import graph
 
 __all__ = [
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "conv1d", "conv2d", "conv3d", "conv_transpose1d",

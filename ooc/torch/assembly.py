@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from ooc.errors import UnsupportedError
@@ -194,3 +195,9 @@ class TorchLayer:
 
 EXPORTS: dict[str, Callable[[TorchLayer], Node]] = {}  # by the kind of layer: writes its calls
 exporter = registering(EXPORTS)  # function decorator: it exports layers of these kinds
+
+
+def padded(context: TorchLayer, x: Node, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Node:
+    """Values around the last axes, or less of them."""
+    flat = [p for pair in reversed(pads) for p in pair]
+    return context.call(F.pad, x, flat, value=value) if any(flat) else x

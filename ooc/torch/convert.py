@@ -11,10 +11,11 @@ from torch.utils import _pytree as pytree
 
 from ooc.errors import DtypeError, OocError, OptionError, ShapeError, UnsupportedError
 from ooc.runtime.device import Device
-from ooc.torch.exported import HOOKS, exported, translated
 from ooc.torch.holding import HeldPass
 from ooc.torch.segment import Segment, Terms
 from ooc.torch.state import FORWARD, State
+from ooc.torch.tracing import HOOKS, traced
+from ooc.torch.translation import translated
 from ooc.torch.translator import REMEDY
 
 KEPT = 8  # sizes and states of which a module keeps its plans
@@ -84,8 +85,8 @@ class Forward:
                 raise UnsupportedError(
                     f"{name}: it computes with tensors that are not among its parameters and buffers; {REMEDY}"
                 )
-            program = exported(self.module, args, keywords, low, steady=True)
-            network = translated(program, name, follows=True, fold=fold)
+            trace = traced(self.module, args, keywords, low, steady=True, gradients=not fold)
+            network = translated(trace, name, follows=True, fold=fold)
             return Segment(network, self.terms, len(_tensors(args, keywords)[0]), low, idle=self.idle)
         except (UnsupportedError, ShapeError, DtypeError) as error:
             return error

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -15,11 +14,11 @@ from torch.fx import GraphModule, Node
 
 from ooc.networks.layer_graph import LayerGraph
 from ooc.ops.convert import RANGES
-from ooc.torch import export_products, tables  # noqa: F401  the first registers what it exports
-from ooc.torch.assembly import EXPORTS, Assembly, TorchLayer, exporter
+from ooc.torch import export_pooling, export_products, tables  # noqa: F401  the first two register what they export
+from ooc.torch.assembly import EXPORTS, Assembly, TorchLayer, exporter, padded
 from ooc.torch.elementwise import ALIKE
 from ooc.translate.leaving import arithmetic, leaving, spreading, wide
-from ooc.translate.parts import Pads, ceiled
+from ooc.translate.parts import Pads
 
 
 def export(graph: LayerGraph, parameters: Mapping[str, Any] | None) -> GraphModule:
@@ -174,12 +173,6 @@ BATCH_NORM: Sequence[Any] = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.
 INSTANCE_NORM: Sequence[Any] = (None, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-def _padded(context: TorchLayer, x: Node, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Node:
-    """Values around the last axes, or less of them."""
-    flat = [p for pair in reversed(pads) for p in pair]
-    return context.call(F.pad, x, flat, value=value) if any(flat) else x
-
-
 def _symmetric(pads: Pads) -> tuple[int, ...] | None:
     """Padding that is the same on both sides; None where it is not."""
     return tuple(a for a, _ in pads) if all(a == b for a, b in pads) else None
@@ -190,7 +183,7 @@ def conv(context: TorchLayer) -> Node:
     layer, c = context.layer, context.shape()[0]
     padding, x = _symmetric(layer.pad), context.x
     if padding is None:
-        padding, x = (0,) * len(layer.taps), _padded(context, x, layer.pad)
+        padding, x = (0,) * len(layer.taps), padded(context, x, layer.pad)
     module = CONV[len(layer.taps)](
         c, layer.k, layer.taps, layer.stride, padding, layer.dilation, layer.groups, layer.bias, device="meta"
     )
@@ -208,7 +201,7 @@ def conv_transpose(context: TorchLayer) -> Node:
         device="meta",
     )  # fmt: skip
     y = activated(context, context.run(context.filled(module, weight="w", bias="b"), context.x))
-    return _padded(context, y, [(p - a, min(0, m)) for (a, _), p, m in zip(layer.pad, padding, more, strict=True)])
+    return padded(context, y, [(p - a, min(0, m)) for (a, _), p, m in zip(layer.pad, padding, more, strict=True)])
 
 
 @exporter("linear")
@@ -251,70 +244,6 @@ def lrn(context: TorchLayer) -> Node:
     return context.call(torch.flip, y, [1]) if turned else y
 
 
-# ---- pooling
-
-MAX: Sequence[Any] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
-MEAN: Sequence[Any] = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-GLOBAL: Mapping[str, Sequence[Any]] = {
-    "max": (None, F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
-    "average": (None, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
-}
-
-
-@exporter("pool")
-def pool(context: TorchLayer) -> Node:
-    """What PyTorch pads no window with, more on one side or more than half of it, is put around before."""
-    layer, x, rank = context.layer, context.x, len(context.layer.window)
-    common: dict[str, Any] = {} if layer.how == "max" else {"count_include_pad": layer.how == "average"}
-    kernel = (MAX if layer.how == "max" else MEAN)[rank]
-    padding = tuple(min(a, w // 2) for (a, _), w in zip(layer.pad, layer.window, strict=True))
-    pads = tuple((p, p) for p in padding)
-    if layer.pad == pads:
-        return context.call(kernel, x, layer.window, layer.stride, padding, **common)
-    if layer.how != "average" and layer.pad == ceiled(context.extent, layer.window, layer.stride, pads):
-        return context.call(kernel, x, layer.window, layer.stride, padding, ceil_mode=True, **common)
-    around = _padded(context, x, layer.pad, -math.inf if layer.how == "max" else 0.0)
-    y = context.call(kernel, around, layer.window, layer.stride)
-    return context.call(torch.div, y, context.table(_inside(context))) if layer.how == "average_valid" else y
-
-
-def _inside(context: TorchLayer) -> Any:
-    """Which share of each window lies inside."""
-    layer, rank, share = context.layer, len(context.extent), np.ones(())
-    axes = zip(context.node.shape[1:], context.extent, layer.window, layer.stride, layer.pad, strict=True)
-    for i, (size, extent, window, stride, (before, _)) in enumerate(axes):
-        begin = np.arange(size) * stride - before
-        inside = (np.minimum(begin + window, extent) - np.maximum(begin, 0)) / window
-        share = share * inside.reshape(-1, *(1,) * (rank - 1 - i))
-    return share
-
-
-UNPOOL: Sequence[Any] = (None, None, F.max_unpool2d, F.max_unpool3d)
-
-
-@exporter("max_unpool")
-def max_unpool(context: TorchLayer) -> Node:
-    """By places in what is padded, since PyTorch pads no window with more than half of it; a line as a picture of one column."""
-    layer, line = context.layer, len(context.layer.window) == 1
-    x, values = _padded(context, context.x, layer.pad, -math.inf), context.beside(1)
-    extent = tuple(e + a + b for e, (a, b) in zip(context.extent, layer.pad, strict=True))
-    window, stride = layer.window, layer.stride
-    if line:
-        x, values = (context.call(torch.unsqueeze, one, -1) for one in (x, values))
-        window, stride, extent = (*window, 1), (*stride, 1), (*extent, 1)
-    pooled = context.call(MAX[len(window)], x, window, stride, return_indices=True)
-    places = context.call(operator.getitem, pooled, 1)
-    y = context.call(UNPOOL[len(window)], values, places, window, stride, output_size=extent)
-    y = context.call(torch.squeeze, y, -1) if line else y
-    return _padded(context, y, [(-a, -b) for a, b in layer.pad])
-
-
-@exporter("global_pool")
-def global_pool(context: TorchLayer) -> Node:
-    rank = len(context.extent)
-    return context.call(torch.flatten, context.call(GLOBAL[context.layer.how][rank], context.x, 1), 1)
-
-
 # ---- values that move
 
 
@@ -337,6 +266,13 @@ def _permuted(context: TorchLayer, x: Node, order: Sequence[int]) -> Node:
     return context.call(torch.permute, x, [0, *(axis + 1 for axis in order)])
 
 
+@exporter("stop")
+def stop(context: TorchLayer) -> Node:
+    if context.layer.how != "zero":
+        raise context.refuse("its gradient is not known")
+    return context.call(torch.detach, context.x)
+
+
 @exporter("permute")
 def permute(context: TorchLayer) -> Node:
     return _permuted(context, context.x, context.layer.order)
@@ -355,13 +291,13 @@ def depth_to_space(context: TorchLayer) -> Node:
 
 @exporter("pad")
 def pad(context: TorchLayer) -> Node:
-    return _padded(context, context.x, context.layer.around)
+    return padded(context, context.x, context.layer.around)
 
 
 @exporter("laid")
 def laid(context: TorchLayer) -> Node:
     sizes = zip(context.layer.lead, context.shape(), context.node.shape, strict=True)
-    return _padded(context, context.x, [(lead, s - e - lead) for lead, e, s in sizes], context.layer.value)
+    return padded(context, context.x, [(lead, s - e - lead) for lead, e, s in sizes], context.layer.value)
 
 
 exporter("upsample")(tables.upsample)

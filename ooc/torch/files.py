@@ -16,7 +16,8 @@ from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
 from ooc.torch.archive import checked
-from ooc.torch.exported import begin_with, exported, translated
+from ooc.torch.tracing import traced
+from ooc.torch.translation import begin_with, translated
 from ooc.torch.translator import Begin
 
 
@@ -84,7 +85,7 @@ class Pt2Program:
         module = self.program.module()
         args = [torch.empty(tuple(shape), dtype=held.dtype, device="meta")]
         try:
-            program = exported(module, args, {})
+            trace = traced(module, args, {}, gradients=False)
         except UnsupportedError:
             if tuple(shape) == tuple(held.shape):
                 raise
@@ -92,7 +93,7 @@ class Pt2Program:
                 f"{self.path}: it was exported for {tuple(held.shape)}, not {tuple(shape)}; "
                 "give torch.export.export dynamic_shapes="
             ) from None
-        network = translated(program, Path(self.path).stem, follows=False, fold=True, begin=begin)
+        network = translated(trace, Path(self.path).stem, follows=False, fold=True, begin=begin)
         begin_with(network, module)
         network.graph.outputs = network.graph.outputs[:1]
         return network.graph

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ooc.torch.translator import STORED, MovedStatistic, TorchCall, name_of, operator
+from ooc.networks import layers
+from ooc.torch.translator import STORED, MovedStatistic, TorchCall, name_of, operator, shape_of
 from ooc.translate import attention
 from ooc.translate.binary import as_tensor, binary, expanded
 from ooc.translate.building import Constant, GraphTensor, Operand
@@ -12,6 +13,7 @@ from ooc.translate.elementwise import towards_zero
 from ooc.translate.parts import (
     chosen,
     cut,
+    gathered,
     joined,
     padded,
     picked,
@@ -22,7 +24,7 @@ from ooc.translate.parts import (
     stacked,
     tiled,
 )
-from ooc.translate.views import permuted, repeated, reshaped
+from ooc.translate.views import permuted, repeated, reshaped, through
 
 
 @operator("cat", "concatenate")
@@ -61,7 +63,7 @@ def index(context: TorchCall) -> GraphTensor:
         ((axis, places),) = named
     else:
         axis, places = context.argument("dim") % len(x.shape), context.arguments["index"]
-    return picked(context, x, axis, context.places(places, x.shape[axis]))
+    return gathered(context, x, axis, context.places(places, x.shape[axis]), shape_of(places))
 
 
 @operator("unbind")
@@ -251,6 +253,15 @@ def permute(context: TorchCall) -> GraphTensor:
     return permuted(context, x, order)
 
 
+@operator("own_backward")
+def own_backward(context: TorchCall) -> Operand:
+    """What a function of autograd's with a backward pass of its own returns."""
+    x = context.operand("x")
+    if isinstance(x, Constant):
+        raise context.refuse("parameters through a function with a backward pass of its own")
+    return x if context.translator.fold else through(context, x, layers.Stop("unknown"))
+
+
 @operator("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy", "to", "dropout_", "type_as")
 def same(context: TorchCall) -> GraphTensor | Constant | MovedStatistic:
     """What only says how values lie; running statistics become what the buffer is of anyway."""
@@ -260,7 +271,7 @@ def same(context: TorchCall) -> GraphTensor | Constant | MovedStatistic:
     if not isinstance(x, GraphTensor):  # of another's type
         return Constant(lambda values: values[node], context.shape)
     if name_of(context.node) == "detach" and not context.translator.fold:
-        raise context.refuse("gradients that stop")
+        return through(context, context.tensor(), layers.Stop())
     target = context.node.meta["val"]
     if target.dtype is torch.bool:  # conditions are numbers, 1 and 0
         return binary(context, context.tensor(), context.site.full(0), "not_equal")

@@ -16,8 +16,9 @@ from ooc.networks import NetworkPlan
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.device import Device
-from ooc.torch.exported import Translated, place_of, tensors_of
 from ooc.torch.holding import HeldPass, PassSessions
+from ooc.torch.tracing import place_of, tensors_of
+from ooc.torch.translation import Translated
 from ooc.torch.translator import DTYPES, MovedStatistic, Values
 
 SEEDS = 1 << 62  # of dropout

@@ -120,7 +120,7 @@ class TorchTranslator(Site):
         if node in self.passed:
             return
         read = [self.values.get(n) for n in node.all_input_nodes]
-        if not any(_depends(v) for v in read):
+        if not any(_depends(v) for v in read) and not (self.follows and name_of(node) == "own_backward"):
             self.computed.append(node)
             self.values[node] = self._constant(node)
             return
@@ -228,7 +228,7 @@ class TorchCall(Building):
     def places(self, raw: Any, count: int) -> list[int]:
         """Places along an axis of so many that an argument names, which must follow from the code alone."""
         held = self._literal(raw) if isinstance(raw, Node) else None
-        if held is None or held.dim() > 1 or held.dtype is torch.bool:
+        if held is None or held.dtype is torch.bool:
             raise self.refuse("places that are no list in the code")
         return places(self, held.flatten().tolist(), count)
 

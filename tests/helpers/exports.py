@@ -382,6 +382,11 @@ def reshape(d: Drawing, x: str) -> str:
     return d.graph.reshape(x, d.rng.choice(((1, c, *extent)[:4], (c, math.prod(extent)), (c * math.prod(extent),), (c, *extent))))
 
 
+@layer("stop")
+def stop(d: Drawing, x: str) -> str:
+    return d.graph.stop(x)
+
+
 @layer("permute")
 def permute(d: Drawing, x: str) -> str:
     order = list(range(len(d.shape(x))))

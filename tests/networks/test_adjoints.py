@@ -18,7 +18,7 @@ from cases import POSITIVE, WITHIN_ONE
 
 import ooc
 from ooc import Activation, Graph
-from ooc.errors import UnsupportedError
+from ooc.errors import ArgumentError, UnsupportedError
 from ooc.networks.calls import LayerNode
 from ooc.networks.layers import KINDS, BatchNormLayer, Laid, ResizeLayer
 from ooc.networks.layers.base import Layer, Shape
@@ -271,6 +271,7 @@ WITHOUT_GRADIENT = {
     "argmax",
     "round",
     "convert",
+    "stop",
 }
 
 
@@ -278,6 +279,47 @@ def test_every_kind_is_tried() -> None:
     assert {kind for kind, _ in CASES.values()} == {*KINDS} - WITHOUT_GRADIENT
     for kind in WITHOUT_GRADIENT:
         assert KINDS[kind].backward is Layer.backward
+
+
+# ---- where gradients stop
+
+
+@pytest.mark.parametrize("share", [1, 4])
+def test_half_of_a_sum_is_stopped(share: int) -> None:
+    """What is added twice has half the gradient where one of them is stopped; all bits are the same but for that."""
+    found = []
+    for stopped in (False, True):
+        graph = network(lambda g, h, z, stopped=stopped: g.add(h, g.stop(h) if stopped else h))
+        sloped = Sloped(graph, "stop")
+        budget = sloped.plan.peaks["device"] // share
+        with graph.plan(batch=BATCH, device="cpu", budget=budget, policy="auto").session(sloped.start, seed=1) as session:
+            found.append((session.step(sloped.x, sloped.labels), session.gradients()))
+    (loss, both), (same, half) = found
+    assert loss == same and both["below.w"].any()
+    for name, gradient in both.items():
+        np.testing.assert_array_equal(gradient, half[name] * (2 if name.startswith("below") else 1))
+
+
+def test_nothing_learns_in_front_of_a_stop() -> None:
+    graph = network(lambda g, h, z: g.stop(h))
+    sloped = Sloped(graph, "stop")
+    _, gradients = sloped.step(sloped.start)
+    assert not any(name.startswith("below") and gradient.any() for name, gradient in gradients.items())
+    assert gradients["above.w"].any()
+
+
+def test_a_gradient_that_is_not_known_is_refused() -> None:
+    g = Graph("unknown")
+    h = g.stop(g.conv(g.input("x", (2, 6, 5)), 4, 3, name="below"), how="unknown", name="here")
+    g.output(g.linear(g.flatten(h), CLASSES, name="above"))
+    g.loss("cross_entropy", g.outputs[0])
+    with pytest.raises(UnsupportedError, match=r"layer here \(stop\): ooc has no gradient of this layer; plan with train=False"):
+        g.plan(batch=BATCH, device="cpu")
+    x = np.ones((BATCH, 2, 6, 5), "f4")
+    with g.plan(batch=BATCH, train=False, device="cpu").session(seed=1) as session:
+        assert session.forward(x).any()
+    with pytest.raises(ArgumentError, match="how: expected zero or unknown; got 'none'"):
+        g.stop("x", how="none")
 
 
 # ---- a layer without a gradient

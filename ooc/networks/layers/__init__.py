@@ -32,6 +32,7 @@ from ooc.networks.layers.shapes import (
     PermuteLayer,
     Reshape,
     ResizeLayer,
+    Stop,
     UpsampleLayer,
 )
 
@@ -41,7 +42,7 @@ LAYERS: tuple[type[Layer], ...] = (
     Act, Add, Affine, ArgMaxLayer, AttentionLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
     DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
     LrnLayer, MatMulLayer, MaxUnpool, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round,
-    Softmax, UpsampleLayer,
+    Softmax, Stop, UpsampleLayer,
 )  # fmt: skip
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 
@@ -49,5 +50,6 @@ __all__ = [
     "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "AttentionLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer",
     "ConvLayer", "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer",
     "GlobalPool", "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MaxUnpool", "MultiplyLayer", "Pad",
-    "ParameterLayer", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "UpsampleLayer", "Weights",
+    "ParameterLayer", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "Stop", "UpsampleLayer",
+    "Weights",
 ]  # fmt: skip

@@ -43,6 +43,11 @@ class Layer:
         """What it has of its own, by short name."""
         return {}
 
+    @property
+    def passes(self) -> bool:
+        """Whether gradients pass it."""
+        return True
+
     def forward(self, writer: Writer, node: LayerNode) -> None:
         """Write the calls that make the result."""
         raise NotImplementedError

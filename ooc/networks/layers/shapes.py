@@ -236,6 +236,27 @@ class Reshape(Layer):
 
 
 @dataclass(frozen=True)
+class Stop(Layer):
+    """x, of which nothing in front learns. how: "zero": no gradient passes; "unknown": a plan that needs one is refused."""
+
+    how: str = "zero"
+
+    kind = "stop"
+
+    def shape(self, reads: Sequence[Shape]) -> Shape:
+        if self.how not in ("zero", "unknown"):
+            raise ArgumentError(f"{self.kind}: how: expected zero or unknown; got {self.how!r}")
+        return reads[0]
+
+    @property
+    def passes(self) -> bool:
+        return self.how != "zero"
+
+    def forward(self, writer: Writer, node: LayerNode) -> None:
+        writer.aliases[node.made] = node.reads[0]
+
+
+@dataclass(frozen=True)
 class UpsampleLayer(Layer):
     """Spatial axes resized."""
 
