@@ -9,7 +9,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.onnx.convolutions import pads_of
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate import reductions
+from ooc.translate import along, reductions
 from ooc.translate.building import GraphTensor, Shape, spatial
 from ooc.translate.elementwise import divide
 from ooc.translate.parts import MaximaPlaces, Pads, average, maximum
@@ -79,6 +79,13 @@ def reduce(context: OnnxNode) -> GraphTensor:
         return x
     axes = sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
     return REDUCTIONS[OF_AXES[kind]](context, x, axes, keep)
+
+
+@operator("CumSum")
+def running(context: OnnxNode) -> GraphTensor:
+    x = context.tensor()
+    axis = int(context.constant(1, "axis").reshape(())) % len(x.shape)
+    return along.running(context, x, axis, bool(context.attribute("exclusive", 0)), bool(context.attribute("reverse", 0)))
 
 
 @operator("ArgMax")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.onnx.translator import OnnxNode, operator
-from ooc.translate import attention, parts
+from ooc.translate import along, attention, parts
 from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.parts import joined, padded, positions_of_blocks, sliced
@@ -88,6 +88,13 @@ def split(context: OnnxNode) -> list[GraphTensor]:
         each = -(-x.shape[axis] // count)
         sizes = [min(each, x.shape[axis] - each * i) for i in range(count)]
     return parts.split(context, x, axis, sizes)
+
+
+@operator("Trilu")
+def triangle(context: OnnxNode) -> GraphTensor:
+    offset = context.constant(1, "k")
+    upper = bool(context.attribute("upper", 1))
+    return along.triangle(context, context.tensor(), upper, 0 if offset is None else int(offset.reshape(())))
 
 
 @operator("Pad")

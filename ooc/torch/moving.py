@@ -6,7 +6,7 @@ import torch
 
 from ooc.networks import layers
 from ooc.torch.translator import STORED, MovedStatistic, TorchCall, name_of, operator, shape_of
-from ooc.translate import attention
+from ooc.translate import along, attention
 from ooc.translate.binary import as_tensor, binary, expanded
 from ooc.translate.building import Constant, GraphTensor, Operand
 from ooc.translate.elementwise import towards_zero
@@ -251,6 +251,19 @@ def permute(context: TorchCall) -> GraphTensor:
     else:
         order = [d % len(x.shape) for d in context.argument("dims")]
     return permuted(context, x, order)
+
+
+@operator("unfold")
+def unfold(context: TorchCall) -> GraphTensor:
+    """Windows along an axis, whose places are a new last axis."""
+    x = context.tensor()
+    axis, size, step = (int(context.argument(name)) for name in ("dimension", "size", "step"))
+    return along.windowed(context, x, axis % len(x.shape), size, step)
+
+
+@operator("tril", "triu")
+def triangle(context: TorchCall) -> GraphTensor:
+    return along.triangle(context, context.tensor(), name_of(context.node) == "triu", int(context.argument("diagonal", 0)))
 
 
 @operator("own_backward")

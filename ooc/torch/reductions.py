@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ooc.torch.translator import TorchCall, name_of, operator
-from ooc.translate import binary, reductions
+from ooc.torch.translator import DTYPES, STORED, TorchCall, name_of, operator
+from ooc.translate import along, binary, reductions
 from ooc.translate.building import GraphTensor
 from ooc.translate.elementwise import add, affine, divide, function, multiply
 
@@ -26,6 +26,14 @@ def axes_of(context: TorchCall, x: GraphTensor) -> list[int]:
 def reduction(context: TorchCall) -> GraphTensor:
     x, keep = context.tensor(), bool(context.argument("keepdim", False))
     return reductions.REDUCTIONS[OF_AXES[name_of(context.node)]](context, x, axes_of(context, x), keep)
+
+
+@operator("cumsum")
+def running(context: TorchCall) -> GraphTensor:
+    x, dtype = context.tensor(), context.node.meta["val"].dtype
+    if dtype not in STORED and DTYPES[dtype] != x.dtype:
+        raise context.refuse(f"from {x.dtype} to another type")
+    return along.running(context, x, context.argument("dim") % len(x.shape))
 
 
 @operator("max", "min")

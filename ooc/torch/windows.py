@@ -11,6 +11,7 @@ import numpy as np
 from ooc.networks import layers
 from ooc.ops.resize import Line4, table
 from ooc.torch.translator import TorchCall, name_of, operator
+from ooc.translate.along import uneven_maxima
 from ooc.translate.building import GraphTensor, Shape
 from ooc.translate.elementwise import affine
 from ooc.translate.parts import MaximaPlaces, Pads, average, ceiled, folded, joined, maximum, positions_of_blocks, resized
@@ -64,7 +65,6 @@ def avg_pool(context: TorchCall) -> GraphTensor:
     *(f"adaptive_{how}_pool{rank}d" for how in ("avg", "max") for rank in (1, 2, 3)), *(f"_adaptive_avg_pool{r}d" for r in (2, 3))
 )
 def adaptive_pool(context: TorchCall) -> Any:
-    """Where every window has the same extent, or one position."""
     x, how = context.image(), "max" if "_max_" in name_of(context.node) else "average"
     extent, size = x.shape[2:], context.per_axis("output_size", len(x.shape) - 2)
     zeros = ((0, 0),) * len(extent)
@@ -81,7 +81,7 @@ def adaptive_pool(context: TorchCall) -> Any:
     elif how == "average":
         y = resampled(context, x, [averaged(e, s) for e, s in zip(extent, size, strict=True)])
     else:
-        raise context.refuse(f"from {extent} to {size}: windows of several extents")
+        y = uneven_maxima(context, x, size)
     return [y] if how == "max" else y
 
 

@@ -138,6 +138,13 @@ CASES: dict[str, tuple[str, Make]] = {
     "Gather of all": ("Gather", of_all),
     "Concat of a batch of one": ("Concat", in_front),
     "Reshape across axes": ("Reshape", across),
+    "CumSum": ("CumSum", lambda m: m.node("CumSum", m.x(), m.const(2, np.int64))),
+    "CumSum of channels, from behind": (
+        "CumSum",
+        lambda m: m.node("CumSum", m.x(), m.const(1, np.int64), exclusive=1, reverse=1),
+    ),
+    "Trilu": ("Trilu", lambda m: m.node("Trilu", m.x(), m.const(2, np.int64), upper=0)),
+    "Trilu, above": ("Trilu", lambda m: m.node("Trilu", m.x())),
     "Col2Im": (
         "Col2Im",
         lambda m: m.node("Col2Im", m.x((2, 48, 49)), m.ints(15, 16), m.ints(2, 3), strides=[2, 2], dilations=[1, 1]),

@@ -396,9 +396,9 @@ def test_graph_has_pytorchs_results(name: str) -> None:
 def test_nonsense() -> None:
     with pytest.raises(OptionError):
         ooc.torch.convert_model(lambda x: x)
-    with pytest.raises(UnsupportedError, match="cumsum"):
+    with pytest.raises(UnsupportedError, match="cumprod"):
         ooc.torch.graph(Running(), (1, 3, 4, 4))
-    with pytest.raises(UnsupportedError, match="cumsum"):
+    with pytest.raises(UnsupportedError, match="cumprod"):
         ooc.torch.convert_model(Running(), example=torch.zeros(1, 3, 4, 4))
     with pytest.raises((ShapeError, UnsupportedError)):
         ooc.torch.graph(vgg(), (1, 5, 16, 16))
@@ -409,4 +409,4 @@ def test_nonsense() -> None:
 
 class Running(nn.Module):  # type: ignore[misc,name-defined]
     def forward(self, x: Any) -> Any:
-        return torch.cumsum(x, 2)
+        return torch.cumprod(x, 2)

@@ -284,6 +284,14 @@ CASES: dict[str, tuple[int, Body]] = {
     "select": (2, lambda m, h, z: h[:, 1] + z[:, :, -1].mean(1, keepdim=True)),
     "index": (2, lambda m, h, z: h[:, [2, 0, 0, 1]] + h[:, :, torch.tensor([1, 3, 5])].mean(2, keepdim=True)),
     "index, by windows": (2, lambda m, h, z: h[:, :, torch.tensor([[0, 2, 4], [1, 3, 5]])].mean(3)),
+    "cumsum": (2, lambda m, h, z: torch.cumsum(h, 1) + torch.cumsum(z, -1)),
+    "cumsum, of tokens": (2, lambda m, h, z: torch.cumsum(h.flatten(2).transpose(1, 2), 1)),
+    "tril": (2, lambda m, h, z: h.tril(1) * z),
+    "triu": (2, lambda m, h, z: h.triu(-1) + z),
+    "unfold": (2, lambda m, h, z: h.unfold(2, 3, 2).mean(-1)),
+    "unfold, in patches": (2, lambda m, h, z: h.unfold(2, 3, 3).unfold(3, 2, 2).flatten(4).sum(4)),
+    "unfold, by one": (2, lambda m, h, z: (h.unfold(3, 4, 1) * h.unfold(3, 4, 1)).sum(-1)),
+    "adaptive_max_pool2d, uneven": (2, lambda m, h, z: F.adaptive_max_pool2d(h, (3, 4))),
     "index_select": (2, lambda m, h, z: h.index_select(3, torch.arange(5, -1, -2))),
     "mul, of positions": (2, lambda m, h, z: h * torch.linspace(0, 1, h.shape[-1], dtype=h.dtype)),
     "unbind": (2, lambda m, h, z: sum(h.unbind(1))),
@@ -467,7 +475,7 @@ def test_every_operator_is_tried() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        lambda m, h, z: torch.cumsum(h, 2),
+        lambda m, h, z: torch.cumprod(h, 2),
         lambda m, h, z: h.flatten(0, 1),
         lambda m, h, z: h.transpose(0, 1),
         lambda m, h, z: h.sort(2)[0],

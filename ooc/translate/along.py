@@ -1,0 +1,61 @@
+"""What is computed along axes by place: running sums, triangles of matrices, windows as axes, maxima of uneven parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooc.networks import layers
+from ooc.translate.binary import where
+from ooc.translate.building import Building, GraphTensor, Shape
+from ooc.translate.parts import cut, gathered, joined, over
+from ooc.translate.views import in_channels, permuted, reshaped
+
+
+def running(b: Building, x: GraphTensor, axis: int, exclusive: bool = False, reverse: bool = False) -> GraphTensor:
+    """Sums of all values up to each place of an axis: of stretches of 1, 2, 4 and so on places. exclusive: without that place.
+    reverse: of those from there on."""
+    if axis == b.site.view(x).batch_axis:
+        raise b.refuse("over the batch")
+    arranged, ahead = in_channels(b, x, axis), -1 if reverse else 1
+    y = arranged.tensor
+
+    def moved(y: GraphTensor, by: int) -> GraphTensor:
+        return b.add(y, layers.Laid((by * ahead, *(0,) * (len(y.shape) - 2)), y.shape[1:]), last=False)
+
+    reach = 1
+    while reach < x.shape[axis]:
+        y = b.add((y, moved(y, reach)), layers.Add(), last=False)
+        reach *= 2
+    return arranged.back(moved(y, 1) if exclusive else y)
+
+
+def triangle(b: Building, x: GraphTensor, upper: bool, offset: int) -> GraphTensor:
+    """Matrices of the last two axes with zeros below a diagonal (upper), or above it; offset: which one."""
+    if b.site.view(x).batch_axis >= len(x.shape) - 2:
+        raise b.refuse(f"a tensor of shape {x.shape}", "the batch is in front of rows and columns")
+    kept = np.triu(np.ones(x.shape[-2:]), offset) if upper else np.tril(np.ones(x.shape[-2:]), offset)
+    return where(b, b.site.array(kept), x, b.site.full(0))
+
+
+def windowed(b: Building, x: GraphTensor, axis: int, size: int, step: int) -> GraphTensor:
+    """Windows along an axis, whose places are a new last axis."""
+    count = (x.shape[axis] - size) // step + 1
+    if axis == b.site.view(x).batch_axis:
+        raise b.refuse("windows of samples")
+    behind = (*range(axis), axis + 1, *range(axis + 2, len(x.shape) + 1), axis)
+    if step == size:
+        parts = cut(b, x, axis, 0, count * size, last=False)
+        split = reshaped(b, parts, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]), last=False)
+        return permuted(b, split, (*range(axis + 1), *range(axis + 2, len(x.shape) + 1), axis + 1))
+    places = [at + i * step for at in range(size) for i in range(count)]
+    return permuted(b, gathered(b, x, axis, places, (size, count)), behind)
+
+
+def uneven_maxima(b: Building, x: GraphTensor, size: Shape) -> GraphTensor:
+    """The largest of parts of space, which are as even as they may be and overlap where they are not, axis by axis."""
+    for axis, count in enumerate(size, 2):
+        extent = x.shape[axis]
+        ends = [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+        each = [over(b, cut(b, x, axis, lo, hi - lo, last=False), [axis], "max", True) for lo, hi in ends]
+        x = joined(b, each, axis, last=axis == len(x.shape) - 1)
+    return x
