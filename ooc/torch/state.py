@@ -1,4 +1,4 @@
-"""What the export of a module depends on besides its arguments: attributes of all modules inside, and how their tensors look."""
+"""What the trace of a module depends on besides its arguments: attributes of all modules inside, and how their tensors look."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class State:
             self._found.append(Same(tensor))
         else:
             self.held.append(tensor)
-            self._found += (tensor.shape, tensor.dtype)
+            self._found += (tensor.shape, tensor.dtype, tensor.requires_grad)
 
     def _value(self, value: Any, depth: int) -> None:
         kind, entries = type(value), self._found

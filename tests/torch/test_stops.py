@@ -178,6 +178,15 @@ def test_all_runs_as_one_without_gradients(name: str) -> None:
         assert isinstance(model.forward.segment((x,), {}), Segment)
 
 
+def test_a_parameter_that_is_frozen_is_noticed() -> None:
+    """Where the module's code looks at it."""
+    plain, model, x = models("requires_grad of a parameter")
+    assert model(x.requires_grad_()).requires_grad
+    for one in (plain, model):
+        one.conv.weight.requires_grad_(False)
+        torch.testing.assert_close(one(x), x)
+
+
 def test_a_graph_stops_gradients_too() -> None:
     """And is refused where one is not known, for training alone."""
     for name, kind in (("no_grad", "zero"), ("a function of its own", "unknown")):
