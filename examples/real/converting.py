@@ -118,7 +118,7 @@ def converted(module: Any, x: Any) -> Conversion:
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
-        ours, found, segments = _pass(module, x)
+        ours, of_segments, segments = _pass(module, x)
         seconds.append(time.perf_counter() - begin)
     with torch.no_grad():
         module(x)
@@ -128,7 +128,7 @@ def converted(module: Any, x: Any) -> Conversion:
         module(torch.cat([x, x[:1]]))
         seconds.append(time.perf_counter() - begin)
     largest = max(float(g.abs().max()) for g in gradients if g is not None)
-    errors = [_difference(a, b, SMALL * largest) for a, b in zip(found, gradients, strict=True)]
+    errors = [_difference(a, b, SMALL * largest) for a, b in zip(of_segments, gradients, strict=True)]
     share = 1 - watch.count / plain.count
     return Conversion(share, segments, watch.peak, budget, seconds, distance(ours, theirs), max(errors))
 
@@ -146,11 +146,11 @@ def _pass(module: Any, x: Any) -> tuple[Any, list[Any], int]:
     results = outputs(module(x))
     generator = torch.Generator().manual_seed(1)
     torch.autograd.backward(results, [torch.randn(y.shape, generator=generator, dtype=y.dtype) for y in results])
-    seen, todo, segments = set[Any](), [y.grad_fn for y in results], 0
+    visited, todo, segments = set[Any](), [y.grad_fn for y in results], 0
     while todo:
         node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             segments += node.name().startswith("SegmentFunction")
             todo += [before for before, _ in node.next_functions]
     return [y.detach() for y in results], [x.grad, *(p.grad for p in module.parameters())], segments

@@ -333,8 +333,8 @@ class Built(LayerGraph):
         return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
 
     def stop(self, x: str, *, how: str = "zero", name: str | None = None) -> str:
-        """x, another name for the same bytes, as a number that nothing in front learns of: no gradient passes. how="unknown": one
-        should, and none is known; plans that need it are refused."""
+        """x under another name, cut off from gradients: none passes (how="zero", the default), or one should that is not known
+        (how="unknown"), and plans that need it are refused."""
         return self.add_layer(layers.Stop(how), (x,), name)
 
     def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,17 +29,20 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-WATCHING = {
+REFUSED = {
     torch.Tensor.register_hook: "hooks of tensors",
     torch.Tensor.register_post_accumulate_grad_hook: "hooks of tensors",
     torch.Tensor.retain_grad: "gradients of tensors inside that are kept",
     torch.Tensor.requires_grad_: "tensors inside that say whether they want gradients",
     torch.Tensor.requires_grad.__set__: "tensors inside that say whether they want gradients",  # type: ignore[attr-defined]
+    torch.Tensor.detach_: "tensors inside that are cut off from gradients in place",
+    torch.Tensor.data.__set__: "tensors inside that get other values",  # type: ignore[attr-defined]
     torch.Tensor.grad_fn.__get__: "a look at where gradients go",  # type: ignore[attr-defined]
 }
-WANTS = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
-IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+LEARNS = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 VALUES = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+CUTS = (torch.Tensor.detach, torch.detach)
+IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
 
 
 class Recorder(TorchFunctionMode):
@@ -47,17 +50,18 @@ class Recorder(TorchFunctionMode):
     backward pass of their own return is marked by `own_backward`.
 
     Parameters:
-        wanted: by the identity of a parameter's tensor, whether it wants a gradient.
+        parameters: tensors, each with whether it wants a gradient.
         buffers: tensors that change in place as they like.
 
     Raises UnsupportedError, in the module's code, for what no graph can say.
     """
 
-    def __init__(self, wanted: Mapping[int, bool], buffers: Iterable[torch.Tensor]) -> None:
+    def __init__(self, parameters: Iterable[tuple[torch.Tensor, bool]], buffers: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self.wanted = wanted
-        self._free = list(buffers)  # and what is cut off; they live as long as the trace, so that none takes another's identity
-        self._ids = {id(t) for t in self._free}
+        self._learning = {id(tensor): learns for tensor, learns in parameters}
+        self._kept: list[Any] = []  # what is known by identity lives as long as the trace, so that nothing else takes its place
+        self._free = {self._storage(tensor) for tensor in buffers}  # memory that no gradient comes from
+        self._cut = set[int]()  # tensors that are cut off, by identity
         self._own = 0  # functions with a backward pass of their own that run
         self._stack = contextlib.ExitStack()
 
@@ -70,20 +74,38 @@ class Recorder(TorchFunctionMode):
         self._stack.__exit__(*error)  # type: ignore[arg-type]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in WATCHING:
-            raise UnsupportedError(WATCHING[func])
-        if func == WANTS:
-            return self._wants(args[0])
-        if func == VALUES:
-            return self._cut(args[0])
+        kwargs = kwargs or {}
+        if func in REFUSED:
+            raise UnsupportedError(REFUSED[func])
+        if func == LEARNS:
+            return self._learning.get(id(args[0]), torch.is_grad_enabled() and args[0].is_floating_point())
         off = self._own == 0 and (not torch.is_grad_enabled() or torch.is_inference_mode_enabled())
-        if off and _in_place(func) and args[0].is_floating_point() and id(args[0]) not in self._ids:
-            raise UnsupportedError("values that change in place where gradients are off")
-        result = func(*args, **(kwargs or {}))
-        if not off:
-            return result
-        taken = {id(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-        return pytree.tree_map_only(torch.Tensor, lambda t: t if id(t) in taken else self._cut(t), result)
+        changes = _changed_by(func, args, kwargs)
+        if changes is not None and (off or id(changes) in self._cut) and self._storage(changes) not in self._free:
+            raise UnsupportedError("values that change in place where no gradient sees it")
+        result = args[0].detach() if func == VALUES else func(*args, **kwargs)
+        taken = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        return pytree.tree_map_only(torch.Tensor, lambda t: self._followed(t, taken, off, func == VALUES or func in CUTS), result)
+
+    def _followed(self, tensor: torch.Tensor, taken: Sequence[torch.Tensor], off: bool, cuts: bool) -> torch.Tensor:
+        """What a function made of other tensors, cut off where gradients are off."""
+        if not tensor.is_floating_point() or any(tensor is t for t in taken):
+            return tensor
+        storage, floating = self._storage(tensor), [t for t in taken if t.is_floating_point()]
+        shared = [t for t in floating if self._storage(t) == storage]
+        if not shared and (off or all(self._storage(t) in self._free for t in floating)):
+            self._free.add(storage)
+        result = tensor.detach() if off else tensor
+        if off or cuts or any(id(t) in self._cut for t in shared):
+            self._cut.add(id(result))
+            self._kept.append(result)
+        return result
+
+    def _storage(self, tensor: Any) -> int:
+        """Which memory a tensor is a view of."""
+        storage = getattr(tensor, "elem", tensor).untyped_storage()
+        self._kept.append(storage)
+        return int(storage._cdata)
 
     @contextlib.contextmanager
     def _marking(self) -> Iterator[None]:
@@ -110,18 +132,10 @@ class Recorder(TorchFunctionMode):
             finally:
                 Function.apply = plain
 
-    def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        result = tensor.detach() if tensor.is_floating_point() else tensor
-        self._free.append(result)
-        self._ids.add(id(result))
-        return result
 
-    def _wants(self, tensor: torch.Tensor) -> bool:
-        """As PyTorch says it where inputs want gradients."""
-        return self.wanted.get(id(tensor), torch.is_grad_enabled() and tensor.is_floating_point())
-
-
-def _in_place(func: Any) -> bool:
-    """Whether a function changes its first argument."""
+def _changed_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The floating tensor that a function changes in place, if it does."""
     name = str(getattr(func, "__name__", ""))
-    return name in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    in_place = name in IN_PLACE or kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__"))
+    tensor = kwargs.get("out", args[0] if in_place and args else None)
+    return tensor if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else None

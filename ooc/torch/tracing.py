@@ -103,7 +103,7 @@ class Tracing:
         with mode:
             buffers = {name: b if name not in self.tables else torch.empty_like(b) for name, b in self.replica.named_buffers()}
         self.state: dict[str, torch.Tensor] = self.parameters | buffers
-        self.results: list[Any] = []  # leaves of what is returned; a tensor: its place among what the trace returns
+        self.results: list[Any] = []  # leaves of what is returned
         self.moved: list[str] = []
         self.changed: list[int] = []
         self.spec: Any = None
@@ -129,37 +129,35 @@ class Tracing:
                 after = held()
             if self.steady and State(self.replica, tensors=False).key != before:
                 raise UnsupportedError("its forward function changes attributes")
-            results, self.spec = pytree.tree_flatten(returned)
+            self.results, self.spec = pytree.tree_flatten(returned)
             moved = {name: after[name] for name, one in state.items() if after[name] is not one or _changed(one)}
             if any(name in self.parameters for name in moved):
                 raise UnsupportedError("its forward function changes parameters")
             self.moved, self.changed = list(moved), [i for i, one in enumerate(inputs) if _changed(one)]
-            tensors = [r for r in results if isinstance(r, torch.Tensor)]
-            places = iter(range(len(tensors)))
-            self.results = [next(places) if isinstance(r, torch.Tensor) else _Plain(r) for r in results]
+            tensors = [r for r in self.results if isinstance(r, torch.Tensor)]
             return [_plain(t) for t in (*tensors, *moved.values())]
 
     def _watching(self, state: Mapping[str, torch.Tensor]) -> AbstractContextManager[Any]:
         """What marks where gradients stop, while the module runs."""
         if not self.gradients:
             return contextlib.nullcontext()
-        wanted = {id(state[name]): p.requires_grad for name, p in self.parameters.items()}
-        return Recorder(wanted, (t for name, t in state.items() if name not in self.parameters))
+        parameters = ((state[name], p.requires_grad) for name, p in self.parameters.items())
+        return Recorder(parameters, (t for name, t in state.items() if name not in self.parameters))
 
     def _trace(self, program: GraphModule) -> Trace:
         """The graph of a trace without what nobody reads, with names that people know."""
         program.graph.eliminate_dead_code()
-        graph, copies, count = Graph(), dict[Node, Node](), len(self.state)
+        graph, copies, state = Graph(), dict[Node, Node](), [*self.state]
         names, constants = dict[Node, str](), dict[Node, torch.Tensor]()
-        labels = [*(_dotless(name) for name in self.state), *self.labels]
+        labels = [*(name.replace(".", "_") for name in state), *self.labels]
         inputs: list[Node] = []
         leaving: tuple[Any, ...] = ()
         for node in program.graph.nodes:
             if node.op == "placeholder":
                 at = len(names) + len(inputs)
                 copies[node] = graph.placeholder(labels[at])
-                if at < count:
-                    names[copies[node]] = [*self.state][at]
+                if at < len(state):
+                    names[copies[node]] = state[at]
                 else:
                     inputs.append(copies[node])
             elif node.op == "get_attr":
@@ -173,21 +171,14 @@ class Tracing:
                 copies[node] = graph.create_node("call_function", node.target, args, keywords, node.name)
             if node in copies and "val" in node.meta:
                 copies[node].meta["val"] = node.meta["val"]
-        tensors = sum(not isinstance(r, _Plain) for r in self.results)
-        results = tuple(r.value if isinstance(r, _Plain) else leaving[r] for r in self.results)
+        returned = iter(leaving)
+        results = tuple(next(returned) if isinstance(r, torch.Tensor) else r for r in self.results)
         parameters = frozenset(node for node, name in names.items() if name in self.parameters)
         tables = {node: self.tables[name] for node, name in names.items() if name in self.tables}
-        moved = dict(zip(self.moved, leaving[tensors:], strict=True))
+        moved = dict(zip(self.moved, returned, strict=True))
         changed = tuple(inputs[i] for i in self.changed)
         graph.output(leaving)
         return Trace(graph, tuple(inputs), names, parameters, constants, tables, results, moved, changed, self.spec)
-
-
-class _Plain:
-    """What is returned and is no tensor."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def _changed(tensor: FunctionalTensor) -> bool:
@@ -213,10 +204,6 @@ def _switches(node: Node) -> bool:
     if name == "_enter_autocast" and len(node.args) > 2 and node.args[2]:
         raise UnsupportedError("it switches autocast on inside")
     return name in ("_set_grad_enabled", "_enter_autocast", "_exit_autocast")
-
-
-def _dotless(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _labels(module: torch.nn.Module, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[str]:

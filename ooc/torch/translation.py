@@ -77,13 +77,13 @@ def translated(trace: Trace, name: str, follows: bool, fold: bool, begin: Begin 
     """A trace as a graph; follows, fold: see `TorchTranslator`; begin: makes its inputs. Raises UnsupportedError, ShapeError;
     where it follows also for what a forward function alone can do: change its inputs, return views of them."""
     translator = TorchTranslator(Graph(name), follows, fold)
-    given: dict[Node, str | torch.Tensor] = {}
+    sources: dict[Node, str | torch.Tensor] = {}
     inputs = []
     for node in trace.graph.nodes:
         if node in trace.inputs:
             inputs.append(translator.input(node, node.meta["val"], begin))
         elif node.op == "placeholder":
-            given[node] = trace.names[node] if node in trace.names else trace.constants[node]
+            sources[node] = trace.names[node] if node in trace.names else trace.constants[node]
             if node in trace.constants:
                 translator.literals[node] = trace.constants[node]
             elif node in trace.tables and not follows:
@@ -91,11 +91,11 @@ def translated(trace: Trace, name: str, follows: bool, fold: bool, begin: Begin 
             translator.known(node, trace.names[node].rpartition(".")[0] if node in trace.parameters else "")
         elif node.op == "call_function":
             translator.node(node)
-    return _finished(trace, translator, given, inputs)
+    return _finished(trace, translator, sources, inputs)
 
 
 def _finished(
-    trace: Trace, translator: TorchTranslator, given: dict[Node, str | torch.Tensor], inputs: list[str]
+    trace: Trace, translator: TorchTranslator, sources: dict[Node, str | torch.Tensor], inputs: list[str]
 ) -> Translated:  # fmt: skip
     name = translator.graph.name
     if trace.changed and translator.follows:
@@ -129,7 +129,7 @@ def _finished(
     if not any(isinstance(leaf, str) for leaf in leaves):
         raise UnsupportedError(f"{name}: what it returns does not depend on its inputs; {REMEDY}")
     return Translated(
-        translator.graph, tuple(inputs), translator.fed, tuple(leaves), given, tuple(translator.computed), translator.owned,
+        translator.graph, tuple(inputs), translator.fed, tuple(leaves), sources, tuple(translator.computed), translator.owned,
         moved, whole, translator.trains, trace.spec,
     )  # fmt: skip
 

@@ -287,14 +287,14 @@ def test_every_kind_is_tried() -> None:
 @pytest.mark.parametrize("share", [1, 4])
 def test_half_of_a_sum_is_stopped(share: int) -> None:
     """What is added twice has half the gradient where one of them is stopped; all bits are the same but for that."""
-    found = []
+    steps = []
     for stopped in (False, True):
         graph = network(lambda g, h, z, stopped=stopped: g.add(h, g.stop(h) if stopped else h))
         sloped = Sloped(graph, "stop")
         budget = sloped.plan.peaks["device"] // share
         with graph.plan(batch=BATCH, device="cpu", budget=budget, policy="auto").session(sloped.start, seed=1) as session:
-            found.append((session.step(sloped.x, sloped.labels), session.gradients()))
-    (loss, both), (same, half) = found
+            steps.append((session.step(sloped.x, sloped.labels), session.gradients()))
+    (loss, both), (same, half) = steps
     assert loss == same and both["below.w"].any()
     for name, gradient in both.items():
         np.testing.assert_array_equal(gradient, half[name] * (2 if name.startswith("below") else 1))

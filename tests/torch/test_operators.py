@@ -472,6 +472,31 @@ def test_every_operator_is_tried() -> None:
     assert {*OPERATORS} - tried <= aliases
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: torch.cumsum(x, 2),
+        lambda x: torch.cumsum(x, 1),
+        lambda x: x.tril(-1),
+        lambda x: x.triu(1),
+        lambda x: x.unfold(3, 3, 2).amax(-1),
+        lambda x: F.adaptive_max_pool2d(x, (3, 4)),
+        lambda x: x[:, :, torch.tensor([[0, 2], [1, 4]])].amax(3),
+    ],
+)
+def test_what_is_not_finite_stays_in_its_place(body: Callable[[Any], Any], value: float) -> None:
+    class Only(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return body(x)
+
+    x = torch.arange(2 * 3 * 7 * 6, dtype=torch.float32).reshape(2, 3, 7, 6)
+    x[1, 1, 3, 2] = value
+    with ooc.torch.graph(Only(), tuple(x.shape)).plan(batch=2, train=False, device="cpu").session() as session:
+        y = torch.from_numpy(session.forward(x.numpy()))
+    torch.testing.assert_close(y, body(x), equal_nan=True, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -105,7 +105,43 @@ def hooked(m: Any, x: Any) -> Any:
     return h.sin()
 
 
-def asked(m: Any, x: Any) -> Any:
+def cut_in_place(m: Any, x: Any) -> Any:
+    h = m.conv(x)
+    h.detach_()
+    return h * m.conv(x)
+
+
+def changed(change: Callable[[Any], Any]) -> Body:
+    """Values of a tensor that change unseen by its gradient."""
+
+    def body(m: Any, x: Any) -> Any:
+        h = m.conv(x)
+        change(h)
+        return h.sin() + x
+
+    return body
+
+
+def without_gradients(change: Callable[[Any], Any]) -> Body:
+    def inner(h: Any) -> None:
+        with torch.no_grad():
+            change(h)
+
+    return changed(inner)
+
+
+def masked(m: Any, x: Any) -> Any:
+    """What does not come from parameters or inputs changes as it likes."""
+    mask = torch.zeros(9, 8, dtype=x.dtype)
+    with torch.no_grad():
+        mask[2:5] = 1
+        mask.data[:, 1].add_(2)
+        gate = F.relu(m.conv(x), inplace=True)
+        gate[:, 0] *= mask
+    return m.conv(x) * mask + gate
+
+
+def branching(m: Any, x: Any) -> Any:
     return m.conv(x).sin() if m.conv.weight.requires_grad else x
 
 
@@ -116,6 +152,18 @@ def clamped(m: Any, x: Any) -> Any:
     return h.sum(1, keepdim=True) + x
 
 
+# By name: values that change in place where no gradient sees it; graphs have no word for them.
+UNSEEN: dict[str, Body] = {
+    "in place, with gradients off": clamped,
+    "cut off in place": cut_in_place,
+    "data, in place": changed(lambda h: h.data.mul_(2)),
+    "a part of data, in place": changed(lambda h: h.data[:, 0].mul_(2)),
+    "detached, in place": changed(lambda h: h.detach().add_(1)),
+    "a view, with gradients off": without_gradients(lambda h: h[:, 1].mul_(3)),
+    "inplace=True, with gradients off": without_gradients(lambda h: F.relu(h, inplace=True)),
+    "out=, with gradients off": without_gradients(lambda h: torch.mul(h, 2, out=h)),
+    "other data": changed(lambda h: setattr(h, "data", h.data * 2)),
+}
 # By name: what is computed, and whether it runs as one.
 CASES: dict[str, tuple[Body, bool]] = {
     "no_grad": (off, True),
@@ -128,7 +176,7 @@ CASES: dict[str, tuple[Body, bool]] = {
     "nearest, straight through": (lambda m, x: (lambda h: h + (torch.round(h) - h).detach())(m.conv(x)), True),
     "detach, of parameters": (lambda m, x: F.conv2d(x, m.conv.weight + m.conv.weight.detach()), True),
     "a buffer that moves": (moved, True),
-    "requires_grad of a parameter": (asked, True),
+    "requires_grad of a parameter": (branching, True),
     "checkpoint": (lambda m, x: torch.utils.checkpoint.checkpoint(lambda t: F.relu(m.conv(t)), x, use_reentrant=True), True),
     "checkpoint, by hooks": (
         lambda m, x: torch.utils.checkpoint.checkpoint(lambda t: F.relu(m.conv(t)), x, use_reentrant=False),
@@ -139,7 +187,8 @@ CASES: dict[str, tuple[Body, bool]] = {
     "straight through, of parameters": (lambda m, x: F.conv2d(x, Rounded.apply(m.conv.weight)), False),
     "several results": (lambda m, x: (lambda a, b: a * b)(*Twice.apply(m.conv(x))), False),
     "a hook of a tensor": (hooked, False),
-    "in place, with gradients off": (clamped, False),
+    "numbers of the code, in place": (masked, True),
+    **{name: (body, False) for name, body in UNSEEN.items()},
 }
 
 
@@ -170,7 +219,7 @@ def test_gradients_stop_where_pytorchs_do(name: str) -> None:
     assert isinstance(model.forward.segment((x.requires_grad_(),), {}), Segment) == CASES[name][1]
 
 
-@pytest.mark.parametrize("name", [*(name for name in CASES if name != "in place, with gradients off")])
+@pytest.mark.parametrize("name", [*(name for name in CASES if name not in UNSEEN)])
 def test_all_runs_as_one_without_gradients(name: str) -> None:
     plain, model, x = models(name)
     with torch.no_grad():

@@ -237,7 +237,7 @@ class Reshape(Layer):
 
 @dataclass(frozen=True)
 class Stop(Layer):
-    """x, of which nothing in front learns. how: "zero": no gradient passes; "unknown": a plan that needs one is refused."""
+    """x under another name, cut off from gradients. how: "zero": none passes; "unknown": a plan that needs one is refused."""
 
     how: str = "zero"
 
