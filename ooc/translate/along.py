@@ -42,13 +42,13 @@ def windowed(b: Building, x: GraphTensor, axis: int, size: int, step: int) -> Gr
     count = (x.shape[axis] - size) // step + 1
     if axis == b.site.view(x).batch_axis:
         raise b.refuse("windows of samples")
-    behind = (*range(axis), axis + 1, *range(axis + 2, len(x.shape) + 1), axis)
-    if step == size:
-        parts = cut(b, x, axis, 0, count * size, last=False)
-        split = reshaped(b, parts, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]), last=False)
-        return permuted(b, split, (*range(axis + 1), *range(axis + 2, len(x.shape) + 1), axis + 1))
-    places = [at + i * step for at in range(size) for i in range(count)]
-    return permuted(b, gathered(b, x, axis, places, (size, count)), behind)
+    if step == size:  # which lie one beside the other
+        stretch = cut(b, x, axis, 0, count * size, last=False)
+        split, places = reshaped(b, stretch, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]), last=False), axis + 1
+    else:
+        each = [at + i * step for at in range(size) for i in range(count)]
+        split, places = gathered(b, x, axis, each, (size, count)), axis
+    return permuted(b, split, (*(i for i in range(len(split.shape)) if i != places), places))
 
 
 def uneven_maxima(b: Building, x: GraphTensor, size: Shape) -> GraphTensor:
