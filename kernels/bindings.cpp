@@ -92,6 +92,15 @@ void bind_resize(py::module_ &m) {
         "mixed: whether shares count.");
 }
 
+void bind_grid_sample(py::module_ &m) {
+  call(m, "grid_sample", &grid_sample, py::arg("codes"), py::arg("dtype"), py::arg("data"), py::arg("strides"), py::arg("results"),
+        py::arg("lines"), py::arg("limits"), py::arg("workspace"), py::arg("threads") = 1,
+        "A pass of ooc.ops.grid_sample. codes: the pass (0 y, 1 dx, 2 dgrid), mode, padding, aligned, spatial axes, whether sums go "
+        "on, whether they end; data: addresses of x, grid, dy, the result and its partial sums; results: n, channels, d, h, w of a "
+        "block; lines: for d, h and w the extent of x, where what is held of it begins and how much that is; limits: of each the "
+        "addresses of from where to where results may read.");
+}
+
 void bind_codec(py::module_ &m) {
   call(m, "pack_zeros", &pack_zeros, py::arg("x"), py::arg("count"), py::arg("item"), py::arg("target"), py::arg("room"),
         py::arg("threads") = 1,
@@ -210,6 +219,7 @@ void bind_calls(py::module_ &m) {
   bind_matmul(m);
   bind_attention(m);
   bind_resize(m);
+  bind_grid_sample(m);
   bind_codec(m);
   bind_act_backward(m);
   bind_pool_backward(m);

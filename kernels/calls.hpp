@@ -67,6 +67,12 @@ using Table = std::array<uintptr_t, 3>;  // addresses: first, second, share
 void resize(int dtype, uintptr_t y, const Five &y_strides, const Five &shape, uintptr_t x, const Five &x_strides,
             const std::array<Table, 3> &tables, const std::array<bool, 3> &mixed, int threads);
 
+// grid_sample.cpp
+using Seven = std::array<int, 7>;  // the pass, mode, padding, aligned, axes, more, last
+void grid_sample(const Seven &codes, int dtype, const std::array<uintptr_t, 5> &data, const std::array<Five, 5> &strides,
+                 const Five &results, const std::array<std::array<i64, 3>, 3> &lines,
+                 const std::array<std::array<uintptr_t, 2>, 3> &limits, uintptr_t workspace, int threads);
+
 // codec.cpp
 i64 pack_zeros(uintptr_t x, i64 count, int item, uintptr_t target, i64 room, int threads);
 i64 unpack_zeros(uintptr_t source, uintptr_t begins, uintptr_t kepts, i64 count, int item, uintptr_t y, int threads);

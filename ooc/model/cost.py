@@ -26,6 +26,7 @@ LIKE = {
     "matmul": "matmul.nn", "matmul.nn": "conv.fprop", "attention.forward": "matmul.nn",
     "attention_backward.q": "attention.forward", "attention_backward": "attention_backward.q",
     "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
+    "grid_sample": "upsample.linear", "grid_sample_backward": "upsample_backward.linear",
     "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
 }  # fmt: skip
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes

@@ -13,11 +13,11 @@ from ooc.api.arguments import Padding, PerAxis, as_float, as_floats, as_int, as_
 from ooc.api.layers import Activation, act_of
 from ooc.errors import ArgumentError, shown
 from ooc.networks import layers
-from ooc.networks.layer_graph import LayerGraph
+from ooc.networks.arrange import Arranged
 from ooc.runtime.call_options import flag
 
 
-class Built(LayerGraph):
+class Built(Arranged):
     """A graph with a method for each layer: what `ooc.Graph` is before it is planned."""
 
     def conv(
@@ -229,37 +229,10 @@ class Built(LayerGraph):
         layer = layers.AttentionLayer(c**-0.5 if scale is None else as_float("scale", scale), as_int("groups", groups), tuple(by))
         return self.add_layer(layer, (q, k, v, *(x for x in (bias, mask) if x is not None)), name)
 
-    def concat(self, *xs: str, name: str | None = None) -> str:
-        """Tensors one after the other along the channels."""
-        return self.add_layer(layers.ConcatLayer(), xs, name)
-
-    def crop(self, x: str, cut: Padding, *, name: str | None = None) -> str:
-        """x without `cut` positions at the ends of each spatial axis: an int, one per axis, or a pair (before, after) each."""
-        pads = as_pads("cut", cut, self._rank(x, "crop"))
-        return self.add_layer(layers.Pad(tuple((-a, -b) for a, b in pads)), (x,), name)
-
-    def pad(self, x: str, padding: Padding, *, name: str | None = None) -> str:
-        """x with zeros around: an int, one per spatial axis, or a pair (before, after) per axis."""
-        return self.add_layer(layers.Pad(as_pads("padding", padding, self._rank(x, "pad"))), (x,), name)
-
     def dropout(self, x: str, rate: float = 0.5, *, name: str | None = None) -> str:
         """x with each value dropped with probability `rate`, others divided by 1 - rate; x itself in inference. What is dropped
         follows from the session's seed, the step, the layer's name and the index alone."""
         return self.add_layer(layers.DropoutLayer(as_float("rate", rate)), (x,), name)
-
-    def upsample(
-        self, x: str, size: PerAxis | None = None, *, factor: PerAxis | None = None, how: str = "nearest", name: str | None = None
-    ) -> str:
-        """x resized, as `ooc.upsample`: to extents `size`, or by whole factors; how: "nearest" (default), "linear", "aligned"."""
-        rank = self._rank(x, "upsample")
-        if (size is None) == (factor is None):
-            raise ArgumentError("upsample: expected size= or factor=, one of them")
-        if size is not None:
-            extents = per_axis("size", size, rank)
-        else:
-            factors = per_axis("factor", factor, rank)  # type: ignore[arg-type]
-            extents = tuple(e * f for e, f in zip(self.shapes[x][1:], factors, strict=True))
-        return self.add_layer(layers.UpsampleLayer(how, extents), (x,), name)
 
     def activation(self, x: str, how: str | Activation, coef: float | None = None, *, name: str | None = None) -> str:
         """activation(x): one of `ooc.activation`'s, with its coef."""
@@ -275,10 +248,6 @@ class Built(LayerGraph):
         not 0, else 0), unless (x where z is 0, else 0). z has the shape of x, or 1 where its values are repeated; or one value
         per channel alone."""
         return self.add_layer(layers.BinaryLayer(how), (x, z), name)
-
-    def expand(self, x: str, size: Sequence[int], *, name: str | None = None) -> str:
-        """x with its extents of 1 repeated to a size, per sample."""
-        return self.add_layer(layers.ExpandLayer(tuple(size)), (x,), name)
 
     def parameter(self, values: Any, size: Sequence[int] | None = None, dtype: str = "f32", *, name: str | None = None) -> str:
         """A parameter, that training moves, as a tensor which is the same for each sample; with extents of 1 repeated to `size`
@@ -328,27 +297,10 @@ class Built(LayerGraph):
         """Softmax over the channels, or its logarithm."""
         return self.add_layer(layers.Softmax("log" if flag("log", log) else "plain"), (x,), name)
 
-    def reshape(self, x: str, size: Sequence[int], *, name: str | None = None) -> str:
-        """The values of a sample with other extents, channels first: another name for the same bytes."""
-        return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
-
     def stop(self, x: str, *, how: str = "zero", name: str | None = None) -> str:
         """x under another name, cut off from gradients: none passes (how="zero", the default), or one should that is not known
         (how="unknown"), and plans that need it are refused."""
         return self.add_layer(layers.Stop(how), (x,), name)
-
-    def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:
-        """Channels and spatial axes in another order: axis i of the result is axis order[i] of x."""
-        return self.add_layer(layers.PermuteLayer(tuple(as_int("order", e) for e in order)), (x,), name)
-
-    def depth_to_space(self, x: str, block: int, *, how: str = "crd", name: str | None = None) -> str:
-        """Channels spread over blocks of `block` positions per spatial axis: how="crd" (default) as PyTorch's pixel_shuffle,
-        "dcr" as TensorFlow."""
-        return self.add_layer(layers.DepthToSpace(as_int("block", block), how), (x,), name)
-
-    def flatten(self, x: str, *, name: str | None = None) -> str:
-        """All values of a sample as one axis: another name for the same bytes."""
-        return self.add_layer(layers.Flatten(), (x,), name)
 
     def loss(
         self, how: str, logits: str, *, weight: float = 1.0, weights: Sequence[float] | None = None, smoothing: float = 0.0,

@@ -283,6 +283,20 @@ def global_pool(context: OnnxLayer) -> str:
 # ---- values that move
 
 
+@exporter("grid_sample")
+def grid_sample(context: OnnxLayer) -> str:
+    """Positions are the last axis there; how far they lie at most is not said. ONNX Runtime has no lines, which become pictures."""
+    layer, (x, grid), shape = context.layer, context.reads, context.shape()
+    words = {"mode": layer.how, "padding_mode": layer.padding, "align_corners": int(layer.aligned)}
+    if len(shape) > 2:
+        turned = context.op("Transpose", grid, perm=[0, *range(2, len(shape) + 1), 1])
+        return context.op("GridSample", x, turned, opset=20, **words)
+    beside = context.op("Mul", grid, context.constant("middle", 0.0))
+    turned = context.op("Transpose", context.op("Concat", grid, beside, axis=1), perm=[0, 2, 1])
+    flat = context.reshaped(x, (shape[0], 1, shape[1])), context.reshaped(turned, (1, *context.node.shape[1:], 2))
+    return context.reshaped(context.op("GridSample", *flat, opset=20, **words), context.node.shape)
+
+
 @exporter("concat")
 def concat(context: OnnxLayer) -> str:
     return context.op("Concat", *context.reads, axis=1)

@@ -6,17 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ooc.api.arguments import as_int
+from ooc.api.arguments import PerAxis, as_int
 from ooc.errors import ArgumentError, ShapeError, StoreError, UnsupportedError, shown
 from ooc.files.reached import regular
 from ooc.files.records import understood
 from ooc.networks import Graph
-from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, shapes  # noqa: F401  they register what they translate
+from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, sampling, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.elementwise import FLOATS
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import INTEGERS, WHOLE, OnnxTranslator, label
-from ooc.translate.building import GraphTensor
+from ooc.translate.building import GraphTensor, Shape
+from ooc.translate.sampling import as_displacement
 
 Sizes = Sequence[int] | Mapping[str, Sequence[int]]
 MOST_NODES = 1 << 16  # of a file
@@ -25,7 +26,10 @@ STORED = dict.fromkeys(WHOLE, "i32") | INTEGERS  # as which outputs are stored t
 DTYPES = FLOATS | INTEGERS  # of TensorProto
 
 
-def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[str] | str | None = None) -> Graph:
+def load(
+    path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[str] | str | None = None,
+    displacement: PerAxis | None = None,
+) -> Graph:  # fmt: skip
     """The graph of a network in an ONNX file, at a size.
 
     Its inputs and outputs have the names of the file. Sessions of its plans begin with the file's weights. Plan it with
@@ -36,6 +40,8 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         input_shape: of the input, batch included, as (n, c, h, w); a dict by name where there are several; default None: as the
             file has it, where it has it.
         outputs: names of the tensors that are wanted, any of the file's tensors; default None: the file's outputs.
+        displacement: how far, in pixels, positions that are sampled (GridSample) lie from those of an even grid at most, as
+            `ooc.Graph.grid_sample` takes it; default None: anywhere.
 
     Returns:
         graph: an `ooc.Graph`.
@@ -45,7 +51,7 @@ def load(path: str | Path, input_shape: Sizes | None = None, outputs: Sequence[s
         ShapeError: sizes that do not fit, sizes baked into the file.
         UnsupportedError: an operator or a use of one that ooc has not, by its node's name; the onnx package is missing.
     """
-    return OnnxModel(path).build(input_shape, outputs, plain_input, first=False)
+    return OnnxModel(path).build(input_shape, outputs, plain_input, first=False, displacement=as_displacement(displacement))
 
 
 Begin = Callable[[Graph, str, tuple[int, ...], str], str]  # makes an input of a name, shape per sample and dtype
@@ -94,25 +100,28 @@ class OnnxModel:
         return makes_last(self.model.graph.node, output or self.output_names[0], self.takes_last)
 
     def build(
-        self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool = True
+        self, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool = True,
+        displacement: Shape = (),
     ) -> Graph:  # fmt: skip
         """As `load`. begin: makes what stands for each input, with layers in front of it perhaps. first: with channels first,
-        whatever the file has."""
+        whatever the file has. displacement: see `ooc.translate.building.Site`."""
         with understood(self.path, "not an ONNX network that can be used"):
-            return _built(self.model, Path(self.path), input_shape, outputs, begin, first)
+            return _built(self.model, Path(self.path), input_shape, outputs, begin, first, displacement)
 
 
 opened = OnnxModel
 
 
 def _built(
-    model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool
-) -> Graph:
+    model: Any, path: Path, input_shape: Sizes | None, outputs: Sequence[str] | str | None, begin: Begin, first: bool,
+    displacement: Shape,
+) -> Graph:  # fmt: skip
     graph = Graph(model.graph.name or path.stem)
     folder = Folder({d.domain: d.version for d in model.opset_import})
     types = {o.name: STORED.get(o.type.tensor_type.elem_type, "") for o in model.graph.output}
     stored = {name: dtype for name, dtype in types.items() if dtype}
     translator = OnnxTranslator(graph, folder, model.producer_name == PRODUCER, stored)
+    translator.displacement = displacement
     for tensor in model.graph.initializer:
         translator.constant(tensor.name, tensor, path.parent)
     inputs = [i for i in model.graph.input if i.name not in translator.values]

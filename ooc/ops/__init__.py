@@ -15,6 +15,7 @@ from ooc.ops.dice import DiceDot, DicePull, DiceScore, DiceSums
 from ooc.ops.distance import Distance, DistanceBackward
 from ooc.ops.dropout import Dropout
 from ooc.ops.function import Function
+from ooc.ops.grid_sample import GridSample, GridSampleDgrid, GridSampleDx
 from ooc.ops.loss import CrossEntropy, CrossEntropyBackward
 from ooc.ops.lrn import LrnBackward, LrnForward
 from ooc.ops.matmul import MatMul
@@ -63,6 +64,9 @@ __all__ = [
     "Dropout",
     "Embed",
     "Function",
+    "GridSample",
+    "GridSampleDgrid",
+    "GridSampleDx",
     "LrnBackward",
     "LrnForward",
     "MatMul",

@@ -35,7 +35,7 @@ def _known(kind: str) -> str:
     families = dict.fromkeys(name.partition(".")[0] for name in sorted(KINDS))
     both = {f"{f}_backward": f for f in families if f"{f}_backward" in families}
     every = " ".join(f"{f}*" if f in both.values() else f for f in families if f not in both)
-    return ", ".join(members) or f"{every}; * or with _backward"
+    return ", ".join(members) or f"{every}; * or _backward"
 
 
 def _parse_stage(words: list[str]) -> Op:

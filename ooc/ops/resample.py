@@ -46,13 +46,15 @@ def samples(how: str, extent: int, out: int) -> tuple[Any, Any, Any]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Results -> the positions that they are made of (`backward`: positions -> the results made of them)."""
+    """Results -> the positions that they are made of (`backward`: positions -> the results made of them). margin: so many
+    positions to either side may count, too."""
 
     dim: str
     how: str
     extent_in: int
     extent_out: int
     backward: bool = False
+    margin: int = 0
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class Sampled:
 
     def span(self, tile: Tile) -> Span:
         lo, hi = tile[self.dim]
-        first, second, _ = samples(self.how, self.extent_in, self.extent_out)
+        first, second = self.ends()
         if self.backward:
             return Span(int(np.searchsorted(second, lo)), int(np.searchsorted(first, hi)))
         return Span(int(first[lo]), int(second[hi - 1]) + 1)
@@ -71,11 +73,16 @@ class Sampled:
     def line(self) -> Line:
         return self._bounds
 
+    def ends(self) -> tuple[Any, Any]:
+        """The first and the last position that may count for each result, some of them beyond the axis."""
+        first, second, _ = samples(self.how, self.extent_in, self.extent_out)
+        return first - self.margin, second + self.margin
+
     @cached_property
     def _bounds(self) -> Line:
         """As `measured` finds them, of all positions at once."""
         pace = Fraction(self.extent_in, self.extent_out)
-        lo, second, _ = samples(self.how, self.extent_in, self.extent_out)
+        lo, second = self.ends()
         hi = second + 1
         if self.backward:
             check_positions(self.extent_in)

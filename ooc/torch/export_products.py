@@ -1,4 +1,4 @@
-"""From a graph to a module of PyTorch: products of matrices, and attention."""
+"""From a graph to a module of PyTorch: products of matrices, attention, sampling by a grid."""
 
 from __future__ import annotations
 
@@ -32,3 +32,22 @@ def attention(context: TorchLayer) -> Node:
     for bias in biases:
         scores = context.call(torch.add, scores, bias)
     return context.call(torch.matmul, context.call(torch.softmax, scores, -1), v)
+
+
+@exporter("grid_sample")
+def grid_sample(context: TorchLayer) -> Node:
+    """Positions are the last axis there; how far they lie at most is not said. PyTorch has no lines, which become pictures."""
+    layer, x, grid = context.layer, context.x, context.beside(1)
+    rank = context.rank - 1
+    if layer.how == "cubic" and rank != 2:
+        raise context.refuse("it samples pictures alone by cubics")
+    if rank == 1:
+        middle = context.call(torch.zeros_like, grid)
+        x, grid = (
+            context.call(torch.unsqueeze, x, 2),
+            context.call(torch.unsqueeze, context.call(torch.cat, [grid, middle], 1), 2),
+        )
+    positions = context.call(torch.movedim, grid, 1, -1)
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(layer.how, layer.how)
+    y = context.call(F.grid_sample, x, positions, mode, layer.padding, layer.aligned)
+    return context.call(torch.squeeze, y, 2) if rank == 1 else y

@@ -10,15 +10,17 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from ooc.api.arguments import PerAxis
 from ooc.api.foreign import known
 from ooc.errors import UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.tensors import Role
-from ooc.torch import attention, elementwise, filters, moving, reductions, windows  # noqa: F401  they register what they translate
+from ooc.torch import attention, elementwise, filters, moving, reductions, sampling, windows  # noqa: F401  they register what they translate
 from ooc.torch.tracing import Trace, place_of, tensors_of, traced
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
-from ooc.translate.building import Constant, GraphTensor
+from ooc.translate.building import Constant, GraphTensor, Shape
 from ooc.translate.parts import MaximaPlaces
+from ooc.translate.sampling import as_displacement
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,14 @@ def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> 
     return graph.input(name, shape, dtype)
 
 
-def translated(trace: Trace, name: str, follows: bool, fold: bool, begin: Begin = plain_input) -> Translated:
-    """A trace as a graph; follows, fold: see `TorchTranslator`; begin: makes its inputs. Raises UnsupportedError, ShapeError;
-    where it follows also for what a forward function alone can do: change its inputs, return views of them."""
+def translated(
+    trace: Trace, name: str, follows: bool, fold: bool, begin: Begin = plain_input, displacement: Shape = ()
+) -> Translated:
+    """A trace as a graph; follows, fold: see `TorchTranslator`; begin: makes its inputs; displacement: see `Site`. Raises
+    UnsupportedError, ShapeError; where it follows also for what a forward function alone can do: change its inputs, return views
+    of them."""
     translator = TorchTranslator(Graph(name), follows, fold)
+    translator.displacement = displacement
     sources: dict[Node, str | torch.Tensor] = {}
     inputs = []
     for node in trace.graph.nodes:
@@ -146,7 +152,9 @@ def viewed(node: Node) -> Node | None:
     return node if node.op == "placeholder" else None
 
 
-def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]) -> Graph:
+def graph(
+    model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]], displacement: PerAxis | None = None
+) -> Graph:  # fmt: skip
     """The graph of a module at a size, which it needs no memory to be made for.
 
     Layers are named after their modules; sessions of its plans begin with the module's values. A module in training gives a
@@ -156,6 +164,8 @@ def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]
         model: a `torch.nn.Module` whose forward takes tensors.
         shape: of its input, batch included, as (n, c, h, w); several for several inputs. Inputs have the dtype of the module's
             first parameter, float32 where it has none.
+        displacement: how far, in pixels, positions that are sampled (grid_sample) lie from those of an even grid at most, as
+            `ooc.Graph.grid_sample` takes it; default None: anywhere.
 
     Returns:
         graph: an `ooc.Graph`.
@@ -169,7 +179,9 @@ def graph(model: torch.nn.Module, shape: Sequence[int] | Sequence[Sequence[int]]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     shapes = [shape] if shape and isinstance(shape[0], int) else list(shape)
     args = [torch.empty(tuple(s), dtype=dtype, device="meta") for s in shapes]  # type: ignore[arg-type]
-    network = translated(traced(model, args, {}), type(model).__name__, follows=False, fold=False)
+    network = translated(
+        traced(model, args, {}), type(model).__name__, follows=False, fold=False, displacement=as_displacement(displacement)
+    )
     if network.fed:
         raise UnsupportedError(f"{network.graph.name}: it draws numbers for each sample; put it in evaluation with model.eval()")
     begin_with(network, model)

@@ -114,6 +114,8 @@ class Site:
     Fields:
         graph: to which layers are added.
         batch: samples; 0: no input is known yet.
+        displacement: how far positions of sampling lie from those of an even grid at most, see `ooc.Graph.grid_sample`; a number,
+            or one for each spatial axis; (): anywhere.
         views: tensors that are only seen, by name.
         settled: those of them that are tensors of the graph, too.
         scores: products that wait, by name.
@@ -122,6 +124,7 @@ class Site:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.batch = graph, 0
+        self.displacement: Shape = ()
         self.views: dict[str, AxisView] = {}
         self.settled: dict[str, GraphTensor] = {}
         self.scores: dict[str, Scores] = {}

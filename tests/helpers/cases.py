@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from oracle_forward import attention
+from oracle_sampling import positions
 
 from ooc.backends.base import Offer, fused_workspace
 from ooc.errors import ShapeError
@@ -175,6 +176,8 @@ def data(rng: random.Random, op: Op) -> dict[str, Any]:
             found[o.name] = pacing(rng, o.name)
         elif o.name.startswith("draw"):
             found[o.name] = numbers.integers(-(2**53), 2**53, o.shape)  # float64 holds it
+        elif o.name == "grid":
+            found[o.name] = positions(op, numbers).astype(numpy_dtype(o.dtype))
         elif o.dtype in INTEGERS:
             lo, hi = (-bound if o.dtype in ("i16", "i32") else 0), (1 if o.dtype == "b8" else 100 * bound)
             found[o.name] = numbers.integers(lo, hi + 1, o.shape).astype(numpy_dtype(o.dtype))

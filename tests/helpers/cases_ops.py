@@ -37,6 +37,9 @@ from ooc.ops import (
     Dropout,
     Embed,
     Function,
+    GridSample,
+    GridSampleDgrid,
+    GridSampleDx,
     LrnBackward,
     LrnForward,
     MatMul,
@@ -64,6 +67,7 @@ from ooc.ops.attention import PARTS
 from ooc.ops.binary import BINARIES
 from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
+from ooc.ops.grid_sample import MODES, PADDINGS
 from ooc.ops.matmul import HOWS as PRODUCTS
 from ooc.ops.resize import BORDERS, HOWS
 from ooc.ops.spatial import IN
@@ -399,6 +403,18 @@ def _upsample(cls: type[Any], how: str) -> Callable[[random.Random, Common], Op]
     return make
 
 
+def _grid_sample(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
+    def make(rng: random.Random, common: Common) -> Op:
+        s = _sizes(rng)
+        size = tuple(rng.choice((e, rng.randint(1, LARGEST[3] + 2))) for e in s["extent"])
+        words = {"mode": rng.choice(tuple(MODES)), "padding": rng.choice(PADDINGS), "aligned": rng.random() < 0.5}
+        reach = tuple(rng.randint(0, 2) for _ in size) if rng.random() < 0.5 else ()
+        found: Op = cls(**s, size=size, **words, reach=reach, **common)
+        return found
+
+    return make
+
+
 KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "conv.fprop": _conv(ConvFprop),
     "conv.dgrad": _conv(ConvDgrad),
@@ -444,6 +460,9 @@ KINDS: dict[str, Callable[[random.Random, Common], Op]] = {
     "dice_backward.pull": _dice(DicePull),
     "lrn": _lrn(LrnForward),
     "lrn_backward": _lrn(LrnBackward),
+    "grid_sample": _grid_sample(GridSample),
+    "grid_sample_backward.x": _grid_sample(GridSampleDx),
+    "grid_sample_backward.grid": _grid_sample(GridSampleDgrid),
     "dropout": _dropout,
     "sgd": _sgd,
     "adam": _adam,

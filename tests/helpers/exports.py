@@ -360,6 +360,16 @@ def max_unpool(d: Drawing, x: str) -> str:
     return d.graph.max_unpool(x, d.graph.multiply(values, values), window, stride=stride, padding=pads)
 
 
+@layer("grid_sample")
+def grid_sample(d: Drawing, x: str) -> str:
+    """Positions within a picture twice as large; by cubics of pictures alone, as PyTorch has it."""
+    extent = d.shape(x)[1:]
+    grid = d.graph.activation(d.like(x, (len(extent), *(d.rng.choice((e, e + 2)) for e in extent))), "tanh")
+    how = d.rng.choice(("linear", "nearest", "cubic") if len(extent) == 2 else ("linear", "nearest"))
+    words = {"padding": d.rng.choice(("zeros", "border", "reflection")), "aligned": d.rng.random() < 0.5}
+    return d.graph.grid_sample(x, d.add(layers.Affine("scale", (1,)), grid), how=how, **words)
+
+
 @layer("global_pool")
 def global_pool(d: Drawing, x: str) -> str:
     return d.graph.global_pool(x, how=d.rng.choice(("max", "average")))

@@ -53,6 +53,7 @@ from oracle_norm import (
     softmax_sum,
     softmax_summed,
 )
+from oracle_sampling import grid_sample
 from oracle_updates import accrue, adam, pace, rmsprop, sgd, squares
 
 from ooc.ir.op import numpy_dtype
@@ -105,6 +106,7 @@ ORACLE: dict[str, Callable[[Any, Arrays], Results]] = {
     "dice.score": dice_score,
     "dice_backward.dot": dice_dot,
     "dice_backward.pull": dice_pull,
+    **dict.fromkeys(("grid_sample", "grid_sample_backward.x", "grid_sample_backward.grid"), grid_sample),
     "lrn": lrn,
     "lrn_backward": lrn_backward,
     "dropout": dropout,

@@ -24,7 +24,9 @@ OTHERWISE = {  # words whose defaults differ: functions blend results by alpha a
     ("add", "beta"), ("lrn", "alpha"), ("lrn", "beta"), ("upsample", "size"),
 }  # fmt: skip
 METHODS = {
-    name: method for name, method in inspect.getmembers(Built, inspect.isfunction) if method.__qualname__ == f"Built.{name}"
+    name: method
+    for name, method in inspect.getmembers(Built, inspect.isfunction)
+    if method.__qualname__ in (f"Built.{name}", f"Arranged.{name}")
 }
 OPERATIONS = [name for name in METHODS if not name.startswith("_")]
 INSIDE = {"laid", "resize", *LOSSES}  # no method: importers make the first two, `loss` the others

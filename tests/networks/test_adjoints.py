@@ -60,6 +60,18 @@ def within(g: Graph, h: str, z: str, how: str) -> str:
 
 SAME = (0.0, 1.0, 1.0, 0.0)  # an axis as it is
 
+
+def moved_by(g: Graph, moves: str) -> str:
+    """An even grid of 6 x 5, with moves of up to a pixel and a half."""
+    rows, columns = (np.arange(6) * 2 + 1) / 6 - 1, (np.arange(5) * 2 + 1) / 5 - 1
+    grid = np.stack(np.meshgrid(rows, columns, indexing="ij")[::-1])
+    return g.affine(g.affine(moves, "scale", np.full((1, 1, 1), 0.5)), "shift", grid)
+
+
+def sampled_by_itself(g: Graph, x: str) -> str:
+    return g.grid_sample(x, x, aligned=True)
+
+
 CASES: dict[str, tuple[str, Made]] = {
     "sigmoid": ("activation", lambda g, h, z: g.activation(h, "sigmoid")),
     "tanh": ("activation", lambda g, h, z: g.activation(h, "tanh")),
@@ -158,6 +170,17 @@ CASES: dict[str, tuple[str, Made]] = {
     "dropout": ("dropout", lambda g, h, z: g.dropout(h, 0.4)),
     "flatten": ("flatten", lambda g, h, z: g.flatten(h)),
     "reshape": ("reshape", lambda g, h, z: g.reshape(h, (math.prod(g.shapes[h]) // 2, 2))),
+    "sampled": ("grid_sample", lambda g, h, z: g.grid_sample(h, g.conv(z, 2, 1, activation="tanh"))),
+    "sampled between borders": (
+        "grid_sample",
+        lambda g, h, z: g.grid_sample(h, g.conv(z, 2, (3, 2)), how="cubic", padding="border", aligned=True),
+    ),
+    "sampled nearby": (
+        "grid_sample",
+        lambda g, h, z: g.grid_sample(z, moved_by(g, g.conv(h, 2, 1, activation="tanh")), padding="reflection", displacement=3),
+    ),
+    "nearest ones": ("grid_sample", lambda g, h, z: g.add(g.grid_sample(h, "x", how="nearest"), z)),
+    "sampled by itself": ("grid_sample", lambda g, h, z: sampled_by_itself(g, g.conv(h, 2, 1, activation="tanh"))),
     "mean of all": ("global_pool", lambda g, h, z: g.global_pool(h)),
     "maximum of all": ("global_pool", lambda g, h, z: g.global_pool(h, how="max")),
     "instance norm": ("group_norm", lambda g, h, z: g.instance_norm(h, eps=1e-2, activation="tanh")),

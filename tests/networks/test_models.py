@@ -189,7 +189,7 @@ def test_the_layers_that_the_papers_use() -> None:
     used = {n.layer.kind for make in ALL for n in make(dropout=0.5).nodes}
     inference = {
         "argmax", "attention", "round", "affine", "binary", "convert", "depth_to_space", "expand", "function", "laid", "matmul",
-        "max_unpool", "parameter", "permute", "reshape", "resize", "stop",
+        "grid_sample", "max_unpool", "parameter", "permute", "reshape", "resize", "stop",
     }  # fmt: skip
     assert used == {*KINDS} - {
         "bce",

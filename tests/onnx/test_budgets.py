@@ -79,6 +79,10 @@ def unpooled(m: One) -> Any:
     return m.node("MaxUnpool", m.node("Neg", y), places, m.ints(2, 8, 63, 65), kernel_shape=[2, 3], strides=[2, 3])
 
 
+def sampled(m: One, **how: Any) -> Any:
+    return m.node("GridSample", m.x(), m.node("Tanh", m.x((2, 40, 50, 2))), **how)
+
+
 def heads(m: One) -> Any:
     return m.node("Gather", m.x(), m.const([[[3], [0], [5]]], np.int64), axis=1)
 
@@ -129,6 +133,22 @@ CASES: dict[str, tuple[str, Make]] = {
         lambda m: number(m, m.node("Div", m.node("Cast", m.node("Mul", m.x(), m.const(9.0)), to=7), m.const(4, np.int64))),
     ),
     "MaxUnpool": ("MaxUnpool", unpooled),
+    "GridSample": ("GridSample", sampled),
+    "GridSample, beyond the border": (
+        "GridSample",
+        lambda m: sampled(m, mode="cubic", padding_mode="border", align_corners=1),
+    ),
+    "GridSample, at constant places": (
+        "GridSample",
+        lambda m: m.node(
+            "GridSample", m.x(), m.const(m.rng.uniform(-1.3, 1.3, (1, 40, 50, 2)).repeat(2, 0)), mode="nearest",
+            padding_mode="reflection",
+        ),
+    ),
+    "AffineGrid": (
+        "AffineGrid",
+        lambda m: m.node("GridSample", m.x(), m.node("AffineGrid", m.x((2, 2, 3)), m.ints(2, 8, 50, 40)), align_corners=1),
+    ),
     "Expand": ("Expand", lambda m: m.node("Expand", m.x((2, 8, 1, 65)), m.ints(1, 1, 63, 65))),
     "Tile": ("Tile", lambda m: m.node("Tile", m.x((2, 3, 21, 65)), m.ints(1, 2, 3, 1))),
     "Gather": ("Gather", lambda m: m.node("Gather", m.x(), m.ints(7, 5, 3, 1, 0, 2), axis=1)),

@@ -93,7 +93,7 @@ def test_operations_that_are_known_are_named_whole(kind: str) -> None:
     """Those of the family that was meant, or all families; nothing is left out of the middle."""
     with pytest.raises(ShapeError) as caught:
         parse(f"{kind} n=1")
-    words = str(caught.value).partition("known: ")[2].removesuffix("; * or with _backward").replace(", ", " ").split()
+    words = str(caught.value).partition("known: ")[2].removesuffix("; * or _backward").replace(", ", " ").split()
     named = [w.removesuffix("*") for w in words]
     assert all(any(k == w or k.startswith(f"{w}.") for k in KINDS) for w in named) and len(named) > 2
     members = [k for k in KINDS if k.startswith(f"{kind}.")]

@@ -75,7 +75,21 @@ OF_ANY = (
 )  # fmt: skip
 OF_PROBABILITIES = ("acos", "asin", "atanh", "log", "log10", "log1p", "log2", "rsqrt", "sqrt", "tan")
 
+
 # By name: the spatial axes, and the body. Names before a comma are those of operators.
+def flow(z: torch.Tensor, *size: int) -> torch.Tensor:
+    """As many positions as a size has, beyond the ends too."""
+    moves = F.adaptive_avg_pool3d(z, size) if len(size) == 3 else F.adaptive_avg_pool2d(z, size)
+    return 2 * torch.tanh(3 * moves[:, : len(size)]).movedim(1, -1)
+
+
+def theta(z: torch.Tensor) -> torch.Tensor:
+    """Matrices near that which moves nothing."""
+    rank = z.dim() - 2
+    means = z.flatten(2).mean(2).repeat(1, 3)[:, : rank * (rank + 1)].reshape(-1, rank, rank + 1)
+    return 0.3 * means + torch.eye(rank, rank + 1, dtype=z.dtype)
+
+
 CASES: dict[str, tuple[int, Body]] = {
     "conv1d": (1, layer(lambda: nn.Conv1d(4, 6, 3, 2, 1, groups=2))),
     "conv2d": (2, layer(lambda: nn.Conv2d(4, 6, (3, 2), (2, 1), 1, (1, 2)))),
@@ -325,6 +339,33 @@ CASES: dict[str, tuple[int, Body]] = {
     "pairwise_distance": (2, lambda m, h, z: F.pairwise_distance(h, z) + F.pairwise_distance(z, h, 1)),
     "max_unpool2d": (2, lambda m, h, z: unpooled(h, F.max_pool2d, F.max_unpool2d, (3, 2), (3, 2), (1, 0))),
     "max_unpool3d": (3, lambda m, h, z: unpooled(h, F.max_pool3d, F.max_unpool3d, 2, 2, 0)),
+    "grid_sampler_2d": (2, lambda m, h, z: F.grid_sample(h, flow(z, 9, 5), align_corners=False)),
+    "grid_sampler_2d, border": (
+        2,
+        lambda m, h, z: F.grid_sample(h, flow(z, 9, 5), padding_mode="border", align_corners=True),
+    ),
+    "grid_sampler_2d, cubic": (
+        2,
+        lambda m, h, z: F.grid_sample(h, flow(z, 6, 7), mode="bicubic", padding_mode="reflection", align_corners=False),
+    ),
+    "grid_sampler_2d, nearest": (2, lambda m, h, z: F.grid_sample(h, flow(z, 6, 7), mode="nearest", align_corners=True)),
+    "grid_sampler_2d, at places of the code": (
+        2,
+        lambda m, h, z: F.grid_sample(h, torch.linspace(-1.2, 1.1, 80).to(h).reshape(2, 5, 4, 2), align_corners=False),
+    ),
+    "grid_sampler_2d, of a parameter": (
+        2,
+        lambda m, h, z: F.grid_sample(m.k.expand(2, 4, 7, 1), flow(z, 3, 3), align_corners=True),
+    ),
+    "grid_sampler_3d": (3, lambda m, h, z: F.grid_sample(h, flow(z, 3, 4, 5), padding_mode="reflection", align_corners=False)),
+    "affine_grid_generator": (
+        2,
+        lambda m, h, z: F.grid_sample(h, F.affine_grid(theta(z), (2, 4, 6, 5), align_corners=True), align_corners=True),
+    ),
+    "affine_grid_generator, volumes": (
+        3,
+        lambda m, h, z: F.grid_sample(h, F.affine_grid(theta(z), (2, 4, 2, 3, 4), align_corners=False), align_corners=False),
+    ),
     "avg_pool2d, its own divisor": (2, lambda m, h, z: F.avg_pool2d(h, 3, 2, 1, ceil_mode=True, divisor_override=5)),
     "zeros_like": (2, lambda m, h, z: h + torch.zeros_like(h)),
     "ones_like": (2, lambda m, h, z: h * torch.ones_like(z)),
@@ -467,7 +508,7 @@ def test_every_operator_is_tried() -> None:
         "concatenate", "reshape", "_unsafe_view", "contiguous", "own_backward", "alias", "_native_batch_norm_legit_no_training",
         "_native_batch_norm_legit_functional", "pad", "lift_fresh_copy", "_to_copy", "to", "dropout_", "reflection_pad1d",
         "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d",
-        "log_sigmoid_forward", "_assert_tensor_metadata", "bitwise_and", "bitwise_or", "bitwise_xor",
+        "log_sigmoid_forward", "grid_sampler", "_assert_tensor_metadata", "bitwise_and", "bitwise_or", "bitwise_xor",
     }  # fmt: skip
     assert {*OPERATORS} - tried <= aliases
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc import native
 from ooc.backends.base import Kernel
-from ooc.backends.cpu import products, sums
+from ooc.backends.cpu import products, sampling, sums
 from ooc.backends.families import Family, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.backends.views import lift_spatial, lifted
@@ -328,6 +328,7 @@ MAKERS: dict[type[Op], tuple[Maker, Callable[[Op, Sizes, int], Any]]] = {
     PoolBackward: (_pool_backward, _pool_backward_bytes),
     **sums.MAKERS,
     **products.MAKERS,
+    **sampling.MAKERS,
 }
 
 

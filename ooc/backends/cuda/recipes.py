@@ -9,7 +9,9 @@ from ooc import ops
 from ooc.backends.cuda.divisor import divisor
 from ooc.backends.views import lift_spatial
 from ooc.ir.op import INTEGERS, Op
+from ooc.ops import grid_sample
 from ooc.ops.dice import Scored
+from ooc.ops.grid_sample import GridSampling
 from ooc.ops.lrn import Lrn
 from ooc.ops.optimizer import Update
 from ooc.ops.pool import Pooling
@@ -124,6 +126,12 @@ def _resize(op: ops.Resize) -> Numbers:
     return (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), ops.resize.HOWS.index(op.how)), lines
 
 
+def _grid_sample(op: GridSampling) -> Numbers:
+    sizes = (*lift_spatial(op.extent, 1), *lift_spatial(op.size, 1), 2 if op.aligned else 1)
+    words = (tuple(grid_sample.MODES).index(op.mode), grid_sample.PADDINGS.index(op.padding))
+    return (*sizes, *words, op.rank, *lift_spatial(op.margins or (-1,) * op.rank, -1)), ()
+
+
 def _place(op: ops.Embed) -> Numbers:
     return (op.lead[0], *lift_spatial(op.lead[1:], 0)), (op.value,)
 
@@ -218,6 +226,9 @@ RECIPES: dict[type[Op], LaunchRecipe] = {
     ops.DicePull: LaunchRecipe("dice_pull", "x labels sums totals share s dx", _dice),
     ops.LrnForward: LaunchRecipe("lrn", "x y", _lrn),
     ops.LrnBackward: LaunchRecipe("lrn_backward", "x dy dx", _lrn),
+    ops.GridSample: LaunchRecipe("grid_sample", "x grid y", _grid_sample),
+    ops.GridSampleDx: LaunchRecipe("grid_sample_dx", "grid dy dx", _grid_sample),
+    ops.GridSampleDgrid: LaunchRecipe("grid_sample_dgrid", "x grid dy dgrid", _grid_sample),
     ops.Upsample: LaunchRecipe("upsample", "x y", _resampling),
     ops.Resize: LaunchRecipe("resize", "x y", _resize),
     ops.ResizeBackward: LaunchRecipe("resize_backward", "dy dx", _resize),

@@ -9,10 +9,10 @@ from pathlib import Path
 from ooc.ops.activation import ACTIVATIONS
 
 PACKAGE = Path(__file__).parents[2]
-SHARED = ("common", "activations", "sums", "dense")  # what serves all others
+SHARED = ("common", "activations", "sums", "dense", "positions")  # what serves all others
 PARTS = (
     "convolution", "pooling", "elementwise", "functions", "optimizer", "pacing", "convert", "reduce", "normalisation", "softmax",
-    "losses", "resize", "matmul", "attention",
+    "losses", "resize", "grid_sample", "matmul", "attention",
     "blocks",
 )  # fmt: skip
 DEFINED = re.compile(r"^(?:KERNEL\((\w+)\)|SUM\((\w+),|ACTIVATED\((\w+)\))", re.MULTILINE)

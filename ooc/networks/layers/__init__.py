@@ -23,6 +23,7 @@ from ooc.networks.layers.loss import AbsoluteLoss, BinaryLoss, CrossEntropyLoss,
 from ooc.networks.layers.matmul import MatMulLayer
 from ooc.networks.layers.norm import BatchNormLayer, GroupNorm, LrnLayer
 from ooc.networks.layers.pool import GlobalPool, MaxUnpool, PoolLayer
+from ooc.networks.layers.sampling import GridSampleLayer
 from ooc.networks.layers.shapes import (
     ConcatLayer,
     DepthToSpace,
@@ -40,7 +41,7 @@ OF_LOSSES: tuple[type[Loss], ...] = (CrossEntropyLoss, SquaredLoss, AbsoluteLoss
 LOSSES: dict[str, type[Loss]] = {loss.kind: loss for loss in OF_LOSSES}
 LAYERS: tuple[type[Layer], ...] = (
     Act, Add, Affine, ArgMaxLayer, AttentionLayer, BatchNormLayer, BinaryLayer, ConcatLayer, ConvLayer, ConvTranspose, Convert,
-    DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GroupNorm, Laid, Linear,
+    DepthToSpace, DropoutLayer, ExpandLayer, Flatten, FunctionLayer, GlobalPool, GridSampleLayer, GroupNorm, Laid, Linear,
     LrnLayer, MatMulLayer, MaxUnpool, MultiplyLayer, Pad, ParameterLayer, PermuteLayer, PoolLayer, Reshape, ResizeLayer, Round,
     Softmax, Stop, UpsampleLayer,
 )  # fmt: skip
@@ -49,7 +50,7 @@ KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS} | LOSSES
 __all__ = [
     "KINDS", "LOSSES", "Act", "Add", "Affine", "ArgMaxLayer", "AttentionLayer", "BatchNormLayer", "BinaryLayer", "ConcatLayer",
     "ConvLayer", "ConvTranspose", "Convert", "DepthToSpace", "DropoutLayer", "ExpandLayer", "Flatten", "FunctionLayer",
-    "GlobalPool", "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MaxUnpool", "MultiplyLayer", "Pad",
-    "ParameterLayer", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "Stop", "UpsampleLayer",
-    "Weights",
+    "GlobalPool", "GridSampleLayer", "GroupNorm", "Laid", "Layer", "Linear", "Loss", "LrnLayer", "MatMulLayer", "MaxUnpool",
+    "MultiplyLayer", "Pad", "ParameterLayer", "PermuteLayer", "PoolLayer", "Reshape", "ResizeLayer", "Round", "Softmax", "Stop",
+    "UpsampleLayer", "Weights",
 ]  # fmt: skip
