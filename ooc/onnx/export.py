@@ -285,7 +285,7 @@ def global_pool(context: OnnxLayer) -> str:
 
 @exporter("grid_sample")
 def grid_sample(context: OnnxLayer) -> str:
-    """Positions are the last axis there; how far they lie at most is not said. ONNX Runtime has no lines, which become pictures."""
+    """Positions are the last axis there; how far they lie at most is not said. Lines become pictures: ONNX Runtime has none."""
     layer, (x, grid), shape = context.layer, context.reads, context.shape()
     words = {"mode": layer.how, "padding_mode": layer.padding, "align_corners": int(layer.aligned)}
     if len(shape) > 2:
