@@ -40,7 +40,7 @@ class Conversion(NamedTuple):
     Fields:
         share: of the operations of the forward pass that ooc takes.
         segments: parts that it takes.
-        held: bytes of the tensors that PyTorch holds at most, in a forward pass without gradients.
+        held: bytes of the tensors that PyTorch holds in memory at most, in a forward pass without gradients.
         budget: bytes.
         seconds: of the first pass, of one like it, and of the first one with three samples and no gradients.
         error: of the outputs, of the largest value.
@@ -84,19 +84,20 @@ class Watch(TorchDispatchMode):
         read = (t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         follows = any(t.untyped_storage()._cdata in self._follows for t in read)
         self.count += follows and name not in VIEWS
-        if follows or name == "empty":  # which ooc fills
+        if follows or name in ("empty", "from_file"):  # which ooc fills
             for tensor in tree_leaves(result):
                 if isinstance(tensor, torch.Tensor):
-                    self._hold(tensor.untyped_storage())
+                    self._hold(tensor.untyped_storage(), name != "from_file")
         return result
 
-    def _hold(self, storage: Any) -> None:
+    def _hold(self, storage: Any, in_memory: bool) -> None:
         if storage._cdata in self._follows:
             return
+        nbytes = storage.nbytes() * in_memory
         self._follows.add(storage._cdata)
-        self._bytes += storage.nbytes()
+        self._bytes += nbytes
         self.peak = max(self.peak, self._bytes)
-        weakref.finalize(storage, self._drop, storage._cdata, storage.nbytes())
+        weakref.finalize(storage, self._drop, storage._cdata, nbytes)
 
     def _drop(self, key: int, nbytes: int) -> None:
         self._follows.discard(key)

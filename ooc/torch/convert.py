@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -160,9 +161,10 @@ def convert_model(
         raise OptionError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     revert_model(model)
     terms = Terms(budget, device, policy)
+    inside = replace(terms, inside=True)
     for module in model.modules():
         if FORWARD not in module.__dict__ and not isinstance(module, torch.nn.Identity):
-            module.__dict__[FORWARD] = Forward(module, terms)
+            module.__dict__[FORWARD] = Forward(module, terms if module is model else inside)
     if example is not None:
         args = example if isinstance(example, tuple) else (example,)
         _try(model, args)

@@ -16,6 +16,7 @@ from ooc.networks import NetworkPlan
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.device import Device
+from ooc.torch import between
 from ooc.torch.holding import HeldPass, PassSessions
 from ooc.torch.tracing import place_of, tensors_of
 from ooc.torch.translation import Translated
@@ -33,13 +34,20 @@ class Terms:
         budget: of device memory, as `Graph.plan` takes it.
         device: an `ooc.Device`, a name, or None: the current one.
         policy: of plans.
+        inside: a part of the converted module, which PyTorch joins to others: where there is a budget, what passes between them
+            lies in files.
         sessions: that run, within the budget.
     """
 
     budget: Any
     device: Device | str | None
     policy: str
+    inside: bool = False
     sessions: PassSessions = field(default_factory=PassSessions)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A tensor for what a segment makes."""
+        return between.empty(shape, dtype, device, self.inside and self.budget is not None)
 
 
 @dataclass
@@ -192,7 +200,7 @@ class SegmentFunction(torch.autograd.Function):
         segment, graph = call.segment, call.segment.translated.graph
         plan = segment.of_pass(call.gradients(ctx.needs_input_grad[1:]))
         out = {
-            o: torch.empty((segment.batch, *graph.shapes[o]), dtype=TORCH[graph.dtypes[o]], device=tensors[0].device)
+            o: segment.terms.empty((segment.batch, *graph.shapes[o]), TORCH[graph.dtypes[o]], tensors[0].device)
             for o in graph.outputs
         }
         sessions = segment.terms.sessions
@@ -216,7 +224,7 @@ class SegmentFunction(torch.autograd.Function):
         names = call.gradients(ctx.needs_input_grad[1:])
         one = sessions.resumed(held) or sessions.begin(segment.plan("backward", names), call.seed, segment.idle)
         network = one.plan.network
-        dx = {n: torch.empty(t.shape, dtype=t.dtype, device=t.device) for n, t in named.items() if n in network.gradients}
+        dx = {n: segment.terms.empty(t.shape, t.dtype, t.device) for n, t in named.items() if n in network.gradients}
         pulls = {o: seen(f"d.{o}", d) for o, d in zip(graph.outputs, dy, strict=True)}
         with sessions.passing(one, segment.idle) as session:
             operands = call.given(tensors, network.borrowed)

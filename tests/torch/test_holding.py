@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 nn = torch.nn
 
 import ooc  # noqa: E402
+from ooc.files.mapped import span_at  # noqa: E402
 
 KIB = 1 << 10
 
@@ -294,3 +295,44 @@ def test_arrays_of_a_pass_go_when_it_is_over(x: Any) -> None:
         assert all(not one().views for one in refs if one() is not None)
     finally:
         gc.enable()
+
+
+class Watched(nn.Module):  # type: ignore[misc,name-defined]
+    """Two parts with a step of PyTorch's between them, which notes what it reads, and the gradient that comes back."""
+
+    def __init__(self, passed: list[Any]) -> None:
+        super().__init__()
+        self.front, self.back = part(), part()
+        self.passed = lambda value: passed.append(value)
+
+    def forward(self, x: Any) -> Any:
+        h = self.front(x)
+        y = h + torch.special.bessel_j0(h.detach())
+        if y.requires_grad:
+            y.register_hook(self.passed)
+        self.passed(h)
+        return self.back(y)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what is mapped")
+@pytest.mark.parametrize(("side", "budget", "in_files"), [(64, "2 MiB", True), (64, None, False), (4, "2 MiB", False)])
+def test_what_passes_between_parts_lies_in_files(side: int, budget: str | None, in_files: bool) -> None:
+    """Where there is a budget, and it is large enough for one; values and gradients are the same."""
+    passed: list[Any] = []
+    plain, x = Watched(passed).eval(), torch.randn(2, 8, side, side)
+    module = ooc.torch.convert_model(copy.deepcopy(plain), budget, device="cpu")
+    expected = gradients(plain, x)
+    passed.clear()
+    values = gradients(module, x)
+    assert len(passed) == 2
+    for tensor in passed:
+        span = span_at(tensor.data_ptr())
+        assert (span is not None and span.inode > 0) == in_files
+        assert tensor.is_contiguous()
+    for one, other in zip(values, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    weak = weakref.ref(passed[0].untyped_storage())
+    del span, tensor
+    passed.clear()
+    gc.collect()
+    assert weak() is None
