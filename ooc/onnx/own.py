@@ -50,7 +50,7 @@ def argmax(context: OnnxNode) -> GraphTensor:
     """With the Cast behind."""
     store = _stored(context, "Cast")
     if store is None:
-        return pooling.place_of_largest(context)
+        return pooling.place_of_extreme(context)
     return context.add(context.tensor(), layers.ArgMaxLayer(store))
 
 

@@ -88,12 +88,13 @@ def running(context: OnnxNode) -> GraphTensor:
     return along.running(context, x, axis, bool(context.attribute("exclusive", 0)), bool(context.attribute("reverse", 0)))
 
 
-@operator("ArgMax")
-def place_of_largest(context: OnnxNode) -> GraphTensor:
+@operator("ArgMax", "ArgMin")
+def place_of_extreme(context: OnnxNode) -> GraphTensor:
     if context.attribute("select_last_index", 0):
         raise context.refuse("the last of equals")
     x, keep = context.tensor(), bool(context.attribute("keepdims", 1))
-    return reductions.place_of_largest(context, x, context.attribute("axis", 0) % len(x.shape), keep)
+    place = reductions.place_of_largest if context.op.op_type == "ArgMax" else reductions.place_of_smallest
+    return place(context, x, context.attribute("axis", 0) % len(x.shape), keep)
 
 
 @operator("LpNormalization")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.onnx.translator import OnnxNode, operator
+from ooc.onnx.translator import OnnxNode, constant, operator
 from ooc.translate import along, attention, parts
 from ooc.translate.binary import as_tensor, expanded
 from ooc.translate.building import GraphTensor, Shape
@@ -55,7 +55,13 @@ def tile(context: OnnxNode) -> GraphTensor:
 
 @operator("Gather")
 def gather(context: OnnxNode) -> GraphTensor:
-    """Places that are constant: one, or several along the axis; more axes of them stand in its place."""
+    """Places that are constant: one, or several along the axis; more axes of them stand in its place. Or rows of a constant table
+    at places that the network computes."""
+    table, computed = context.value(0), context.value(1)
+    if isinstance(computed, GraphTensor) and isinstance(table, np.ndarray):
+        if table.ndim != 2 or context.attribute("axis", 0) % 2:
+            raise context.refuse(f"of a constant of shape {table.shape}, at places that the network computes")
+        return along.looked_up(context, computed, constant(table))
     x, places = context.tensor(), context.constant(1, "indices")
     axis = context.attribute("axis", 0) % len(x.shape)
     if not places.ndim:

@@ -138,7 +138,9 @@ class OnnxTranslator(Site):
 
     def _makes_whole(self, context: OnnxNode) -> bool:
         """Whether what a node makes is of integers in the file."""
-        if context.op.op_type in ("ArgMax", "Cast"):
+        if context.op.op_type == "Gather":
+            return context.op.input[0] in self.whole
+        if context.op.op_type in ("ArgMax", "ArgMin", "Cast"):
             return context.attribute("to", WHOLE[0]) in (*NARROW, *WHOLE)
         return context.op.op_type not in CONDITIONS and not self.whole.isdisjoint(context.op.input)
 

@@ -66,6 +66,15 @@ def index(context: TorchCall) -> GraphTensor:
     return gathered(context, x, axis, context.places(places, x.shape[axis]), shape_of(places))
 
 
+@operator("embedding")
+def embedding(context: TorchCall) -> GraphTensor:
+    """Rows of a table at places that the network computes."""
+    table = context.parameter("weight")
+    if table is None or context.argument("padding_idx") >= 0 or context.argument("scale_grad_by_freq"):
+        raise context.refuse("of a table that the network computes, or with gradients of its own")
+    return along.looked_up(context, context.tensor("indices"), table)
+
+
 @operator("unbind")
 def unbind(context: TorchCall) -> list[GraphTensor]:
     x = context.tensor()

@@ -39,6 +39,7 @@ REFUSED = {
     torch.Tensor.data.__set__: "tensors inside that get other values",  # type: ignore[attr-defined]
     torch.Tensor.grad_fn.__get__: "a look at where gradients go",  # type: ignore[attr-defined]
 }
+SAYS = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 LEARNS = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 VALUES = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 CUTS = (torch.Tensor.detach, torch.detach)
@@ -52,12 +53,16 @@ class Recorder(TorchFunctionMode):
     Parameters:
         parameters: tensors, each with whether it wants a gradient.
         buffers: tensors that change in place as they like.
+        inputs: tensors that the module is called with.
 
     Raises UnsupportedError, in the module's code, for what no graph can say.
     """
 
-    def __init__(self, parameters: Iterable[tuple[torch.Tensor, bool]], buffers: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self, parameters: Iterable[tuple[torch.Tensor, bool]], buffers: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._inputs = set(map(id, inputs))
         self._learning = {id(tensor): learns for tensor, learns in parameters}
         self._kept: list[Any] = []  # what is known by identity lives as long as the trace, so that nothing else takes its place
         self._free = {self._storage(tensor) for tensor in buffers}  # memory that no gradient comes from
@@ -75,6 +80,8 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in SAYS and (*args, *kwargs.values(), True)[1] is False and id(args[0]) not in self._inputs | {*self._learning}:
+            return args[0]  # made here, where it has none, or PyTorch refuses it
         if func in REFUSED:
             raise UnsupportedError(REFUSED[func])
         if func == LEARNS:

@@ -12,6 +12,7 @@ from ooc.translate.building import GraphTensor
 from ooc.translate.elementwise import add, affine, divide, function, multiply
 
 OF_AXES = {"mean": "mean", "sum": "sum", "amax": "max", "amin": "min", "logsumexp": "log_sum_exp"}
+PLACES = {"max": reductions.place_of_largest, "min": reductions.place_of_smallest}
 NORMS = {1: "l1", 2: "l2", math.inf: "linf"}
 
 
@@ -38,20 +39,25 @@ def running(context: TorchCall) -> GraphTensor:
 
 @operator("max", "min")
 def extreme(context: TorchCall) -> Any:
-    """Along one axis, without the places; or of two tensors."""
+    """Along one axis, with the places where these are used; or of two tensors."""
+    name = name_of(context.node)
     if "other" in context.arguments:
-        return binary.extreme(context, context.operand("self"), context.operand("other"), f"{name_of(context.node)}imum")
+        return binary.extreme(context, context.operand("self"), context.operand("other"), f"{name}imum")
     x, keep = context.tensor(), bool(context.argument("keepdim", False))
-    y = reductions.REDUCTIONS[name_of(context.node)](context, x, axes_of(context, x), keep)
-    return [y] if "dim" in context.arguments else y
+    y = reductions.REDUCTIONS[name](context, x, axes_of(context, x), keep)
+    if "dim" not in context.arguments:
+        return y
+    (axis,) = axes_of(context, x)
+    return [y, PLACES[name](context, x, axis, keep)] if context.uses(1) else [y]
 
 
-@operator("argmax")
-def place_of_largest(context: TorchCall) -> GraphTensor:
+@operator("argmax", "argmin")
+def place_of_extreme(context: TorchCall) -> GraphTensor:
     x, axis = context.tensor(), context.argument("dim")
     if axis is None:
         raise context.refuse("over all axes at once")
-    return reductions.place_of_largest(context, x, axis % len(x.shape), bool(context.argument("keepdim")))
+    name = name_of(context.node).removeprefix("arg")
+    return PLACES[name](context, x, axis % len(x.shape), bool(context.argument("keepdim")))
 
 
 @operator("any", "all")

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ooc.errors import UnsupportedError
+from ooc.torch.decomposing import Decomposing
 from ooc.torch.recording import Recorder
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY
@@ -124,7 +125,7 @@ class Tracing:
             fed = iter(inputs)
             leaves = [next(fed) if isinstance(t, torch.Tensor) else t for t in self.leaves]
             args, keywords = pytree.tree_unflatten(leaves, self.nesting)
-            with _holding(self.replica, self.state, state) as held, self._watching(state):
+            with _holding(self.replica, self.state, state) as held, self._watching(state, inputs):
                 returned = self.replica(*args, **keywords)
                 after = held()
             if self.steady and State(self.replica, tensors=False).key != before:
@@ -137,18 +138,19 @@ class Tracing:
             tensors = [r for r in self.results if isinstance(r, torch.Tensor)]
             return [_plain(t) for t in (*tensors, *moved.values())]
 
-    def _watching(self, state: Mapping[str, torch.Tensor]) -> AbstractContextManager[Any]:
+    def _watching(self, state: Mapping[str, torch.Tensor], inputs: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
         """What marks where gradients stop, while the module runs."""
         if not self.gradients:
             return contextlib.nullcontext()
         parameters = ((state[name], p.requires_grad) for name, p in self.parameters.items())
-        return Recorder(parameters, (t for name, t in state.items() if name not in self.parameters))
+        return Recorder(parameters, (t for name, t in state.items() if name not in self.parameters), inputs)
 
     def _trace(self, program: GraphModule) -> Trace:
         """The graph of a trace without what nobody reads, with names that people know."""
         program.graph.eliminate_dead_code()
-        graph, copies, state = Graph(), dict[Node, Node](), [*self.state]
+        graph, copies, state = Graph(), dict[Node, Any](), [*self.state]
         names, constants = dict[Node, str](), dict[Node, torch.Tensor]()
+        calls = Decomposing(graph, constants)
         labels = [*(name.replace(".", "_") for name in state), *self.labels]
         inputs: list[Node] = []
         leaving: tuple[Any, ...] = ()
@@ -160,6 +162,7 @@ class Tracing:
                     names[copies[node]] = state[at]
                 else:
                     inputs.append(copies[node])
+                    calls.moving.add(copies[node])
             elif node.op == "get_attr":
                 value = _constant(program, node)
                 copies[node] = graph.placeholder(str(node.target).lstrip("_"))
@@ -168,8 +171,8 @@ class Tracing:
                 leaving = tuple(copies.get(n, n) if isinstance(n, Node) else n for n in node.args[0])
             elif not _switches(node):
                 args, keywords = pytree.tree_map_only(Node, copies.__getitem__, (node.args, node.kwargs))
-                copies[node] = graph.create_node("call_function", node.target, args, keywords, node.name)
-            if node in copies and "val" in node.meta:
+                copies[node] = calls.write(node, args, keywords)
+            if node.op in ("placeholder", "get_attr") and "val" in node.meta:
                 copies[node].meta["val"] = node.meta["val"]
         returned = iter(leaving)
         results = tuple(next(returned) if isinstance(r, torch.Tensor) else r for r in self.results)

@@ -247,6 +247,10 @@ class TorchCall(Building):
         """Of what the call makes."""
         return shape_of(self.node)
 
+    def uses(self, i: int) -> bool:
+        """Whether one of several results is used."""
+        return any(name_of(user) == "getitem" and user.args[1] == i for user in self.node.users)
+
     def per_axis(self, name: str, rank: int, default: Any = None) -> Shape:
         """A number for each spatial axis, of one or several."""
         argument = self.argument(name, default)

@@ -1,14 +1,15 @@
-"""What is computed along axes by place: running sums, triangles of matrices, windows as axes, maxima of uneven parts."""
+"""What is computed along axes by place: running sums, triangles of matrices, windows as axes, maxima of uneven parts, rows of a
+table."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ooc.networks import layers
-from ooc.translate.binary import where
-from ooc.translate.building import Building, GraphTensor, Shape
+from ooc.translate.binary import binary, where
+from ooc.translate.building import Building, Constant, GraphTensor, Shape
 from ooc.translate.parts import cut, gathered, joined, over
-from ooc.translate.views import in_channels, permuted, reshaped
+from ooc.translate.views import Changed, exchanged, in_channels, permuted, reshaped
 
 
 def running(b: Building, x: GraphTensor, axis: int, exclusive: bool = False, reverse: bool = False) -> GraphTensor:
@@ -35,6 +36,20 @@ def triangle(b: Building, x: GraphTensor, upper: bool, offset: int) -> GraphTens
         raise b.refuse(f"a tensor of shape {x.shape}", "the batch is in front of rows and columns")
     kept = np.triu(np.ones(x.shape[-2:]), offset) if upper else np.tril(np.ones(x.shape[-2:]), offset)
     return where(b, b.site.array(kept), x, b.site.full(0))
+
+
+def looked_up(b: Building, places: GraphTensor, table: Constant) -> GraphTensor:
+    """The row of a table (rows x c) at each place, as a last axis more: the product of the table with ones where places are."""
+    rows, c = table.shape
+    rank = len(places.shape)
+    arranged = in_channels(b, reshaped(b, places, (*places.shape, 1), last=False), rank)
+    extent = arranged.tensor.shape[2:]
+    ones = (1,) * len(extent)
+    each = b.add(arranged.tensor, layers.ExpandLayer((rows, *extent)), last=False)
+    one_hot = binary(b, each, b.site.array(np.arange(rows, dtype=np.float64).reshape(rows, *ones)), "equal", last=False)
+    layer = layers.ConvLayer(c, ones, ones, ((0, 0),) * len(ones), ones)
+    filters = table.through(lambda values: exchanged(values, (1, 0)), (c, rows)).reshaped((c, rows, *ones))
+    return arranged.back(b.layer(one_hot, layer, {"w": filters}, last=False), Changed(0, rank, c))
 
 
 def windowed(b: Building, x: GraphTensor, axis: int, size: int, step: int) -> GraphTensor:

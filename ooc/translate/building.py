@@ -210,8 +210,8 @@ class Building:
         if view is None:
             return x
         if x.name not in self.site.settled:
-            if not view.in_front or len(x.shape) > MOST_AXES:
-                raise self.refuse(f"a tensor of shape {x.shape}", "ooc computes on 5 axes at most, the batch in front")
+            if not view.in_front or not 2 <= len(x.shape) <= MOST_AXES:
+                raise self.refuse(f"a tensor of shape {x.shape}", "ooc computes on 2 to 5 axes, the batch in front")
             at, moves = view.source, view.moves()
             for i, layer in enumerate(moves):
                 at = self._added([at], layer, x.name if i == len(moves) - 1 else "")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, exact
-from ooc.translate.views import aligned, constant_beside, in_channels, through
+from ooc.translate.views import aligned, constant_beside, in_channels, repeated, through
 
 MOST = float(np.finfo(np.float32).max)
 
@@ -81,6 +81,9 @@ def softmax(b: Building, x: GraphTensor, axis: int, how: str, last: bool = True)
 def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x + values (how: shift), or x * values (scale), with the activation behind where it is the last layer."""
     is_view = x.name in b.site.views
+    if is_view and len(values.shape) <= len(x.shape):  # extents of 1 of what is seen are repeated first
+        wide = tuple(map(max, x.shape, (1,) * (len(x.shape) - len(values.shape)) + values.shape))
+        x = x if wide == x.shape else repeated(b, x, wide, last=False)
     operand = constant_beside(b, x, values) if is_view and not b.differs(x, values) else b.beside(x, values)
     act, coef = b.activation() if last else ("identity", 0.0)
     if isinstance(operand, Constant):

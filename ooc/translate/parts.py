@@ -12,6 +12,7 @@ import numpy as np
 from ooc.errors import shown
 from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor, Shape, spatial
+from ooc.translate.tensors import MOST_AXES
 from ooc.translate.views import Changed, clear_of_batch, in_axes, in_rows, permuted, reshaped, stretch
 
 Pads = tuple[tuple[int, int], ...]
@@ -108,6 +109,10 @@ def stacked(building: Building, xs: Sequence[GraphTensor], axis: int, last: bool
         y = stacked(building, xs, 1, last=False)
         return permuted(building, y, (1, 0, *range(2, len(y.shape))), last)
     shape = (*xs[0].shape[:axis], 1, *xs[0].shape[axis:])
+    if len(shape) > MOST_AXES:  # joined as channels, and only seen so
+        y = joined(building, xs, 1, last=False)
+        apart = reshaped(building, y, (shape[0], len(xs), *xs[0].shape[1:]), last=False)
+        return permuted(building, apart, (0, *range(2, axis + 1), 1, *range(axis + 1, len(shape))), last)
     return joined(building, [reshaped(building, x, shape, last=False) for x in xs], axis, last)
 
 

@@ -10,7 +10,7 @@ from ooc.networks import layers
 from ooc.translate.building import Building, GraphTensor
 from ooc.translate.elementwise import add, affine, function, minus, multiply
 from ooc.translate.parts import over
-from ooc.translate.views import permuted, reshaped
+from ooc.translate.views import Changed, in_channels, reshaped
 
 COUNTED = {"f16": 1 << 11, "bf16": 1 << 8, "f32": 1 << 24, "f64": 1 << 31}  # how many whole numbers a type tells apart
 Reduction = Callable[[Building, GraphTensor, Sequence[int], bool], GraphTensor]
@@ -81,14 +81,19 @@ def place_of_largest(b: Building, x: GraphTensor, axis: int, keep: bool) -> Grap
     """Which place of an axis is the first that none is larger at, as a floating number."""
     if axis == b.site.view(x).batch_axis:
         raise b.refuse("over the batch")
-    rest = [i for i in range(len(x.shape)) if i not in (0, axis)]
     if x.shape[axis] > COUNTED[x.dtype]:
         raise b.refuse(f"{x.dtype} does not count {x.shape[axis]} places")
     store = "u8" if x.shape[axis] <= 1 << 8 else "i32"
-    channels = permuted(b, x, (0, axis, *rest), last=False)
-    place = b.add(b.add(channels, layers.ArgMaxLayer(store), last=False), layers.Convert(dtype=x.dtype), last=False)
+    arranged = in_channels(b, x, axis)
+    place = b.add(b.add(arranged.tensor, layers.ArgMaxLayer(store), last=False), layers.Convert(dtype=x.dtype), last=False)
+    place = b.add(place, layers.Stop("zero"), last=False)
     shape = tuple(1 if i == axis else e for i, e in enumerate(x.shape) if keep or i != axis)
-    return place if place.shape == shape else reshaped(b, place, shape, last=False)
+    return reshaped(b, arranged.back(place, Changed(0, axis, 1), last=False), shape, last=False)
+
+
+def place_of_smallest(b: Building, x: GraphTensor, axis: int, keep: bool) -> GraphTensor:
+    """Which place of an axis is the first that none is smaller at."""
+    return place_of_largest(b, minus(b, x, last=False), axis, keep)
 
 
 REDUCTIONS: dict[str, Reduction] = {

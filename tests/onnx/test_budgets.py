@@ -126,6 +126,11 @@ CASES: dict[str, tuple[str, Make]] = {
     "ReduceLogSum": ("ReduceLogSum", lambda m: m.node("ReduceLogSum", m.node("Exp", m.x()), m.ints(1), keepdims=0)),
     "RMSNormalization": ("RMSNormalization", lambda m: m.node("RMSNormalization", m.x(), m.w(65), axis=-1)),
     "ArgMax": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=1, keepdims=0))),
+    "ArgMin": ("ArgMin", lambda m: number(m, m.node("ArgMin", m.node("Round", m.x()), axis=2))),
+    "Gather of a table": (
+        "Gather",
+        lambda m: m.node("Gather", m.w(8, 5), m.node("ArgMax", m.x((2, 8, 33, 35)), axis=1, keepdims=0)),
+    ),
     "ArgMax of rows": ("ArgMax", lambda m: number(m, m.node("ArgMax", m.node("Round", m.x()), axis=-1))),
     "Cast to whole numbers": ("Cast", lambda m: number(m, m.node("Cast", m.node("Mul", m.x(), m.const(5.0)), to=7))),
     "Div of whole numbers": (

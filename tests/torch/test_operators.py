@@ -52,6 +52,13 @@ def layer(make: Callable[[], Any]) -> Body:
     return body
 
 
+def nearest_row(m: Case, h: Any) -> Any:
+    """As a vector quantizer finds the row of its table that is nearest to each position."""
+    rows, table = h.movedim(1, -1).reshape(-1, 4), m.fc.weight
+    apart = rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.t()
+    return F.embedding(apart.argmin(1), table).view(2, 7, 6, 4).movedim(-1, 1)
+
+
 def overwritten(h: Any, z: Any) -> Any:
     h[:, 1:, 2:] = z[:, :3, :1]
     return h * 2
@@ -313,6 +320,7 @@ CASES: dict[str, tuple[int, Body]] = {
     "repeat": (2, lambda m, h, z: h.repeat(1, 2, 1, 3) + 1),
     "tile": (2, lambda m, h, z: h.mean(1, keepdim=True).tile(1, 3, 1, 1)),
     "expand, wider": (2, lambda m, h, z: h.mean(1, keepdim=True).expand(-1, 3, -1, -1)),
+    "stack, of volumes": (3, lambda m, h, z: torch.stack((h, z, h * z), -1).sum(-1) + torch.stack((h, z), 2).mean(2)),
     "slice_scatter": (2, lambda m, h, z: torch.slice_scatter(h, z[:, :, 1:3], 2, 1, 3)),
     "cat, with a parameter": (2, lambda m, h, z: torch.cat((m.k.expand(2, 4, 7, 1), h), 3)),
     "cat, with numbers": (2, lambda m, h, z: torch.cat((h, torch.zeros_like(z[:, :1])), 1)),
@@ -405,6 +413,33 @@ CASES: dict[str, tuple[int, Body]] = {
     "einsum, of rows and columns": (2, lambda m, h, z: torch.einsum("bchw,bcyx->bhwyx", h, z).mean(4)),
     "einsum, with a constant": (2, lambda m, h, z: torch.einsum("kc,bchw->bkhw", m.square.weight, h)),
     "scaled_dot_product_attention": (2, lambda m, h, z: F.scaled_dot_product_attention(h, z, h + z)),
+    "argmin": (2, lambda m, h, z: h * (z.argmin(2, keepdim=True) + h.flatten(2).argmin(1).reshape(2, 1, 7, 6))),
+    "argmin, of rows of all samples": (
+        2,
+        lambda m, h, z: h + 0.125 * h.movedim(1, -1).reshape(-1, 4).argmin(1).view(2, 1, 7, 6),
+    ),
+    "max, with places": (
+        2,
+        lambda m, h, z: h.max(1).values + h.max(1).indices + z.max(2, keepdim=True).indices.double().mean(1),
+    ),
+    "min, with places": (2, lambda m, h, z: h.min(3)[0] * h.min(3)[1] + z.mean(3)),
+    "embedding": (2, lambda m, h, z: F.embedding(h.argmax(1), m.fc.weight).movedim(-1, 1) * z + h),
+    "embedding, of rows of all samples": (2, lambda m, h, z: nearest_row(m, h) + z + h),
+    "clip": (2, lambda m, h, z: h.clip(-0.5, 0.5) + torch.clip(z, min=0.4)),
+    "aliases": (
+        2,
+        lambda m, h, z: torch.multiply(torch.divide(h.absolute(), 3), torch.subtract(z, torch.negative(h))).greater(0.1) * h
+        + torch.true_divide(z, 2).less_equal(0.3) * z.arctan() + torch.concat((h, z), 1).tensor_split(2, 1)[0].square(),
+    ),
+    "tensordot": (2, lambda m, h, z: torch.tensordot(h, m.square.weight, ([1], [0])).movedim(-1, 1) + z),
+    "rot90": (2, lambda m, h, z: torch.rot90(h, 1, (2, 3)) + torch.rot90(z, -1, (3, 2))),
+    "diff": (2, lambda m, h, z: h.diff(dim=2) + z.diff(dim=1, prepend=z[:, :1])[:, :, 1:]),
+    "linalg_cross": (2, lambda m, h, z: torch.linalg.cross(h[:, :3], z[:, 1:], dim=1)),
+    "logaddexp": (2, lambda m, h, z: torch.logaddexp(h, z)),
+    "xlogy": (2, lambda m, h, z: torch.xlogy(h, z + 0.1)),
+    "sinc": (2, lambda m, h, z: torch.sinc(h) * z),
+    "mse_loss": (2, lambda m, h, z: F.mse_loss(h, z, reduction="none") + F.smooth_l1_loss(h, z, reduction="none")),
+    "deg2rad": (2, lambda m, h, z: torch.deg2rad(h) + torch.rad2deg(z) * 1e-3),
     "scaled_dot_product_attention, causal": (2, lambda m, h, z: F.scaled_dot_product_attention(h, z, z, is_causal=True)),
     "scaled_dot_product_attention, biased": (
         2, lambda m, h, z: F.scaled_dot_product_attention(h, z, z, m.k[:, :, 0, None] * torch.ones(1, 7, 1), scale=0.3),

@@ -152,6 +152,13 @@ def clamped(m: Any, x: Any) -> Any:
     return h.sum(1, keepdim=True) + x
 
 
+def plain_numbers(m: Any, x: Any) -> Any:
+    """As modules say of grids that they make."""
+    grid, cut = torch.linspace(-1, 1, 8).to(x), m.conv(x).detach()
+    grid.requires_grad = False
+    return m.conv(x) * grid + cut.requires_grad_(False) * x
+
+
 # By name: values that change in place where no gradient sees it; graphs have no word for them.
 UNSEEN: dict[str, Body] = {
     "in place, with gradients off": clamped,
@@ -187,6 +194,8 @@ CASES: dict[str, tuple[Body, bool]] = {
     "straight through, of parameters": (lambda m, x: F.conv2d(x, Rounded.apply(m.conv.weight)), False),
     "several results": (lambda m, x: (lambda a, b: a * b)(*Twice.apply(m.conv(x))), False),
     "a hook of a tensor": (hooked, False),
+    "numbers that say that they want no gradient": (plain_numbers, True),
+    "a cut that wants a gradient": (lambda m, x: m.conv(x).detach().requires_grad_() * x, False),
     "numbers of the code, in place": (masked, True),
     **{name: (body, False) for name, body in UNSEEN.items()},
 }
