@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.networks import layers
-from ooc.translate.building import Building, Constant, GraphTensor, Operand, exact
+from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
 from ooc.translate.views import aligned, constant_beside, in_channels, repeated, through
 
 MOST = float(np.finfo(np.float32).max)
@@ -80,17 +80,25 @@ def softmax(b: Building, x: GraphTensor, axis: int, how: str, last: bool = True)
 
 def affine(b: Building, x: GraphTensor, how: str, values: Constant, alpha: float = 1.0, last: bool = True) -> GraphTensor:
     """alpha * x + values (how: shift), or x * values (scale), with the activation behind where it is the last layer."""
+    x = _as_wide(b, x, values.shape)
     is_view = x.name in b.site.views
-    if is_view and len(values.shape) <= len(x.shape):  # extents of 1 of what is seen are repeated first
-        wide = tuple(map(max, x.shape, (1,) * (len(x.shape) - len(values.shape)) + values.shape))
-        x = x if wide == x.shape else repeated(b, x, wide, last=False)
-    operand = constant_beside(b, x, values) if is_view and not b.differs(x, values) else b.beside(x, values)
+    operand: Operand = b.beside(x, values) if not is_view or b.differs(x, values) else values
+    if is_view and isinstance(operand, Constant):
+        operand = constant_beside(b, x, operand)
     act, coef = b.activation() if last else ("identity", 0.0)
     if isinstance(operand, Constant):
         return through(b, x, layers.Affine(how, operand.shape, alpha, act, coef), {"value": operand}, last)
     if how == "scale":
         return _product(b, x, operand, act, coef, last)
     return _sum(b, operand, x, act, coef, alpha, last)
+
+
+def _as_wide(b: Building, x: GraphTensor, shape: Shape) -> GraphTensor:
+    """A tensor whose extents of 1 are repeated to those of a constant beside it."""
+    axis = b.site.view(x).batch_axis
+    wide = tuple(map(max, x.shape, (1,) * (len(x.shape) - len(shape)) + shape))
+    is_less = len(shape) <= len(x.shape) and wide != x.shape and wide[axis] == x.shape[axis]
+    return repeated(b, x, wide, last=False) if is_less else x
 
 
 def minus(b: Building, x: GraphTensor, last: bool = True) -> GraphTensor:

@@ -59,6 +59,14 @@ def nearest_row(m: Case, h: Any) -> Any:
     return F.embedding(apart.argmin(1), table).view(2, 7, 6, 4).movedim(-1, 1)
 
 
+def alike(m: Case, seen: Any) -> Any:
+    """Parameters that are expanded over the batch, beside tensors that are only seen with these axes, and repeated."""
+    size = (2, *(1 for _ in seen.shape[2:]), 4)
+    one = seen[:, :1] * m.slope.expand(2, 3, *size[1:])[:, :, 0] if seen.dim() == 3 else seen.mean(1, keepdim=True)
+    both = (seen + m.slope.expand(seen.shape)) * m.k.flatten().expand(seen.shape)
+    return both.flatten(1, -2).sum(1, keepdim=True) + one.reshape(2, -1, 4).sum(1, keepdim=True)
+
+
 def overwritten(h: Any, z: Any) -> Any:
     h[:, 1:, 2:] = z[:, :3, :1]
     return h * 2
@@ -321,6 +329,9 @@ CASES: dict[str, tuple[int, Body]] = {
     "tile": (2, lambda m, h, z: h.mean(1, keepdim=True).tile(1, 3, 1, 1)),
     "expand, wider": (2, lambda m, h, z: h.mean(1, keepdim=True).expand(-1, 3, -1, -1)),
     "stack, of volumes": (3, lambda m, h, z: torch.stack((h, z, h * z), -1).sum(-1) + torch.stack((h, z), 2).mean(2)),
+    "add, the same for each sample": (2, lambda m, h, z: alike(m, h.movedim(1, -1)) + alike(m, z.movedim(1, -1).flatten(1, 2))),
+    "mul, by more than there is": (2, lambda m, h, z: h.mean(1, keepdim=True) * m.k + z),
+    "mul, by more than there is of what is seen": (2, lambda m, h, z: (h + z).flatten(2).mT[:, :1] * m.slope.expand(2, 3, 4)),
     "slice_scatter": (2, lambda m, h, z: torch.slice_scatter(h, z[:, :, 1:3], 2, 1, 3)),
     "cat, with a parameter": (2, lambda m, h, z: torch.cat((m.k.expand(2, 4, 7, 1), h), 3)),
     "cat, with numbers": (2, lambda m, h, z: torch.cat((h, torch.zeros_like(z[:, :1])), 1)),
