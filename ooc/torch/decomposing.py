@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -94,15 +93,12 @@ def _parts(node: Node, args: Any, keywords: Any, deep: int) -> Any:
         return target(*positional, **named)
 
     try:
-        program = make_fx(run, {} if composite else _table(target), "real", _allow_non_fake_inputs=True)(*values)
+        parts = {} if composite else {target: decomposition_table[target]}
+        program = make_fx(run, parts, "real", _allow_non_fake_inputs=True)(*values)
     except Exception:  # of code that is PyTorch's: the operator is refused by its name
         return None
     program.graph.eliminate_dead_code()
     return program if _is_known(program, deep) else None
-
-
-def _table(target: Any) -> Mapping[Any, Any]:
-    return {target: decomposition_table[target]}
 
 
 def _is_known(program: Any, deep: int) -> bool:
@@ -113,7 +109,7 @@ def _is_known(program: Any, deep: int) -> bool:
             depends.add(node)
         elif node.op == "call_function" and any(n in depends for n in node.all_input_nodes):
             depends.add(node)
-            own = node.target is operator.getitem or name_of(node) in OPERATORS
-            if not own and _parts(node, node.args, node.kwargs, deep - 1) is None:
+            has = node.target is operator.getitem or name_of(node) in OPERATORS
+            if not has and _parts(node, node.args, node.kwargs, deep - 1) is None:
                 return False
     return True

@@ -56,12 +56,12 @@ def taps(position: float, extent: int, op: Any) -> list[tuple[int, float, float]
 def crossed(op: Any, position: Any) -> list[tuple[tuple[int, ...], float, list[float]]]:
     """Places of a result, what they count for, and the slopes of that along each axis."""
     axes = [taps(float(position[op.rank - 1 - i]), e, op) for i, e in enumerate(op.extent)]
-    found = []
+    parts = []
     for some in itertools.product(*axes):
         weight = math.prod(w for _, w, _ in some)
         slopes = [math.prod(s if i == j else w for j, (_, w, s) in enumerate(some)) for i in range(op.rank)]
-        found.append((tuple(i for i, _, _ in some), weight, slopes))
-    return found
+        parts.append((tuple(i for i, _, _ in some), weight, slopes))
+    return parts
 
 
 def grid_sample(op: Any, given: Arrays) -> Results:
