@@ -11,7 +11,7 @@ from ooc.networks.layer_graph import LayerGraph
 from ooc.runtime.call_options import flag
 
 
-class Arranged(LayerGraph):
+class ArrangingGraph(LayerGraph):
     """A graph with a method for each layer that moves values."""
 
     def concat(self, *xs: str, name: str | None = None) -> str:

@@ -13,11 +13,11 @@ from ooc.api.arguments import Padding, PerAxis, as_float, as_floats, as_int, as_
 from ooc.api.layers import Activation, act_of
 from ooc.errors import ArgumentError, shown
 from ooc.networks import layers
-from ooc.networks.arrange import Arranged
+from ooc.networks.arrange import ArrangingGraph
 from ooc.runtime.call_options import flag
 
 
-class Built(Arranged):
+class Built(ArrangingGraph):
     """A graph with a method for each layer: what `ooc.Graph` is before it is planned."""
 
     def conv(

@@ -38,7 +38,7 @@ class Taps(NamedTuple):
     slopes: Any
 
 
-class Part(NamedTuple):
+class Corner(NamedTuple):
     """One of the places that each result is made of: along each axis, and its weights along each."""
 
     places: tuple[Any, ...]
@@ -87,20 +87,27 @@ class GridSampling(SpatialOp):
         """How many values beside those of an even grid may be read along each axis: one more, as positions are rounded."""
         return tuple(r + 1 + (self.mode == "cubic") for r in self.reach)
 
-    def near(self, axis: int, dim: str, backward: bool = False) -> AxisMap:
-        """How a spatial axis of x follows that of the results, or the other way round."""
-        extent, size = self.extent[axis], self.size[axis]
+    def near(self, letters: str, backward: bool = False) -> tuple[AxisMap, ...]:
+        """How the spatial axes of x follow those of the results, or the other way round."""
         if not self.reach:
-            return Whole(size if backward else extent)
-        return Sampled(dim, "aligned" if self.aligned else "linear", extent, size, backward, self.margins[axis])
+            return tuple(map(Whole, self.size if backward else self.extent))
+        even = "aligned" if self.aligned else "linear"
+        axes = zip(letters, self.extent, self.size, self.margins, strict=True)
+        return tuple([Sampled(d, even, extent, size, backward, margin) for d, extent, size, margin in axes])
+
+    @cached_property
+    def bounds(self) -> tuple[tuple[Any, Any], ...]:
+        """For each axis, from where to where each result may read."""
+        near = self.near(OUT[self.rank])
+        ends = [axis.ends for axis in near if isinstance(axis, Sampled)]
+        if ends:
+            return tuple([(first, last + 1) for first, last in ends])
+        return tuple([(np.zeros(s, np.int64), np.full(s, e)) for e, s in zip(self.extent, self.size, strict=True)])
 
     def limits(self, axis: int, span: Span) -> tuple[Any, Any]:
         """From where to where results of a span along an axis may read."""
-        near = self.near(axis, "")
-        if isinstance(near, Sampled):
-            first, last = near.ends()
-            return first[span.lo : span.hi], last[span.lo : span.hi] + 1
-        return np.zeros(span.extent, np.int64), np.full(span.extent, self.extent[axis])
+        lo, hi = self.bounds[axis]
+        return lo[span.lo : span.hi], hi[span.lo : span.hi]
 
     def tensor(self, name: str, channels: int, axis: AxisMap, spatial: tuple[AxisMap, ...], of_x: bool) -> Operand:
         """One of the tensors, with the extents of x or of the results."""
@@ -115,7 +122,7 @@ class GridSampling(SpatialOp):
     def flops(self, sizes: Sizes) -> Any:
         return 4 * MODES[self.mode] ** self.rank * self.outputs[0].count(sizes)
 
-    def parts(self, grid: Any, region: Region) -> tuple[list[Part], Any]:
+    def parts(self, grid: Any, region: Region) -> tuple[list[Corner], Any]:
         """What results of a region are made of, place by place, and which of them lie too far away. grid: of them."""
         every, far = list[Taps](), np.zeros((len(grid), *grid.shape[2:]), bool)
         for axis, (extent, span) in enumerate(zip(self.extent, region[2:], strict=True)):
@@ -130,9 +137,9 @@ class GridSampling(SpatialOp):
         return list(_crossed(every)), far
 
 
-def _crossed(every: list[Taps]) -> Iterator[Part]:
+def _crossed(every: list[Taps]) -> Iterator[Corner]:
     for at in itertools.product(*(range(len(taps.places)) for taps in every)):
-        yield Part(*(tuple(field[i] for field, i in zip(fields, at, strict=True)) for fields in zip(*every, strict=True)))
+        yield Corner(*(tuple(field[i] for field, i in zip(fields, at, strict=True)) for fields in zip(*every, strict=True)))
 
 
 def taps_of(mode: str, padding: str, aligned: bool, extent: int, at: Any) -> Taps:
@@ -203,7 +210,7 @@ class GridSample(GridSampling):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        near = tuple(self.near(axis, d) for axis, d in enumerate(self.results))
+        near = self.near(OUT[self.rank])
         along = tuple(map(Along, self.results))
         return (
             self.tensor("x", self.k, Along("k"), near, True), self.tensor("grid", self.rank, Whole(self.rank), along, False)
@@ -234,7 +241,7 @@ class GridSampleDx(GridSampling):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        near = tuple(self.near(axis, d, True) for axis, d in enumerate(IN[self.rank]))
+        near = self.near(IN[self.rank], True)
         return (
             self.tensor("grid", self.rank, Whole(self.rank), near, False), self.tensor("dy", self.k, Along("k"), near, False)
         )  # fmt: skip
@@ -273,7 +280,7 @@ class GridSampleDgrid(GridSampling):
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        near = tuple(self.near(axis, d) for axis, d in enumerate(self.results))
+        near = self.near(OUT[self.rank])
         along = tuple(map(Along, self.results))
         return (
             self.tensor("x", self.k, Along("c"), near, True), self.tensor("grid", self.rank, Whole(self.rank), along, False),
@@ -286,13 +293,13 @@ class GridSampleDgrid(GridSampling):
 
     @cached_property
     def state(self) -> tuple[Operand, ...]:  # type: ignore[override]
-        made, compute = self.outputs[0], compute_dtype(self.dtype)
-        return (made if made.dtype == compute else Operand("acc", made.shape, compute, made.axes, made.order),)
+        dgrid, compute = self.outputs[0], compute_dtype(self.dtype)
+        return (dgrid if dgrid.dtype == compute else Operand("acc", dgrid.shape, compute, dgrid.axes, dgrid.order),)
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         x, grid, dy = (_computed(self, blocks, o, tile) for o in self.inputs)
         parts, far = self.parts(grid.array, grid.region)
-        acc, made = blocks.get(self.state[0].name), blocks.get("dgrid")
+        acc, dgrid = blocks.get(self.state[0].name), blocks.get("dgrid")
         for axis in range(self.rank):
             slopes = sum(_values(x, p.places) * p.weight(axis)[..., None] for p in parts)
             terms = np.where(far[..., None], np.nan, slopes) * np.moveaxis(dy.array, 1, -1)
@@ -301,8 +308,8 @@ class GridSampleDgrid(GridSampling):
             total = np.moveaxis(in_chain(terms, before, -1), -1, 1)
             if acc is not None:
                 acc.array[:, component] = total
-            if last and made is not None:
-                made.array[:, component] = total
+            if last and dgrid is not None:
+                dgrid.array[:, component] = total
 
 
 def _computed(op: GridSampling, blocks: Mapping[str, Block], operand: Operand, tile: Tile) -> Block:

@@ -62,7 +62,7 @@ class Sampled:
 
     def span(self, tile: Tile) -> Span:
         lo, hi = tile[self.dim]
-        first, second = self.ends()
+        first, second = self.ends
         if self.backward:
             return Span(int(np.searchsorted(second, lo)), int(np.searchsorted(first, hi)))
         return Span(int(first[lo]), int(second[hi - 1]) + 1)
@@ -73,6 +73,7 @@ class Sampled:
     def line(self) -> Line:
         return self._bounds
 
+    @cached_property
     def ends(self) -> tuple[Any, Any]:
         """The first and the last position that may count for each result, some of them beyond the axis."""
         first, second, _ = samples(self.how, self.extent_in, self.extent_out)
@@ -82,7 +83,7 @@ class Sampled:
     def _bounds(self) -> Line:
         """As `measured` finds them, of all positions at once."""
         pace = Fraction(self.extent_in, self.extent_out)
-        lo, second = self.ends()
+        lo, second = self.ends
         hi = second + 1
         if self.backward:
             check_positions(self.extent_in)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,8 +13,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ooc.torch.translator import OPERATORS, name_of
-
-MOST_DEEP = 4  # operators of operators of operators
 
 
 class Decomposing:
@@ -36,12 +35,12 @@ class Decomposing:
         """A call with its operands in the graph: what stands for what it makes there, a node, or several of them."""
         if node.target is operator.getitem and not isinstance(args[0], Node):
             return args[0][args[1]]
-        leaves = [leaf for leaf in pytree.tree_leaves((args, keywords)) if isinstance(leaf, Node)]
-        if self.moving.isdisjoint(leaves):
+        operands = [leaf for leaf in pytree.tree_leaves((args, keywords)) if isinstance(leaf, Node)]
+        if self.moving.isdisjoint(operands):
             return self._call(node, args, keywords)
-        parts = None if name_of(node) in OPERATORS else _parts(node, args, keywords, MOST_DEEP)
-        if parts is not None:
-            return self._written(parts, leaves)
+        program = None if name_of(node) in OPERATORS else _program(node.target, args, keywords)
+        if program is not None:
+            return self._written(program, operands)
         call = self._call(node, args, keywords)
         self.moving.add(call)
         return call
@@ -52,16 +51,16 @@ class Decomposing:
             call.meta["val"] = node.meta["val"]
         return call
 
-    def _written(self, parts: Any, leaves: list[Node]) -> Any:
+    def _written(self, program: Any, operands: list[Node]) -> Any:
         """A program in place of a call, whose operands are its placeholders."""
         copies: dict[Node, Any] = {}
-        operands = iter(leaves)
-        for node in parts.graph.nodes:
+        rest = iter(operands)
+        for node in program.graph.nodes:
             if node.op == "placeholder":
-                copies[node] = next(operands)
+                copies[node] = next(rest)
             elif node.op == "get_attr":
                 copies[node] = self.graph.placeholder(f"constant{len(self.constants)}")
-                value = getattr(parts, str(node.target))
+                value = getattr(program, str(node.target))
                 self.constants[copies[node]] = copies[node].meta["val"] = value
             elif node.op == "output":
                 return pytree.tree_map_only(Node, copies.__getitem__, node.args[0])
@@ -71,18 +70,12 @@ class Decomposing:
         return None
 
 
-def _parts(node: Node, args: Any, keywords: Any, deep: int) -> Any:
+def _program(target: Any, args: Any, keywords: Any) -> Any:
     """What a call is made of, as a program of its tensors; None: ooc has not all of it either, or it is made of nothing else."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not deep:
-        return None
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
-    if not composite and target not in decomposition_table:
-        return None
     leaves, spec = pytree.tree_flatten((args, keywords))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
     values = [leaves[i].meta.get("val") for i in places]
-    if not all(isinstance(v, torch.Tensor) for v in values):
+    if not isinstance(target, torch._ops.OpOverload) or not all(isinstance(v, torch.Tensor) for v in values):
         return None
 
     def run(*tensors: torch.Tensor) -> Any:
@@ -93,23 +86,32 @@ def _parts(node: Node, args: Any, keywords: Any, deep: int) -> Any:
         return target(*positional, **named)
 
     try:
-        parts = {} if composite else {target: decomposition_table[target]}
-        program = make_fx(run, parts, "real", _allow_non_fake_inputs=True)(*values)
+        program = make_fx(run, _missing(), "real", _allow_non_fake_inputs=True)(*values)
     except Exception:  # of code that is PyTorch's: the operator is refused by its name
         return None
     program.graph.eliminate_dead_code()
-    return program if _is_known(program, deep) else None
+    return program if _is_known(program) else None
 
 
-def _is_known(program: Any, deep: int) -> bool:
+@cache
+def _missing() -> dict[Any, Any]:
+    """How PyTorch computes the operators on tensors that ooc has not; those that it composes itself are taken apart anyway."""
+    overloads = {op: how for op, how in decomposition_table.items() if isinstance(op, torch._ops.OpOverload)}
+    return {
+        op: how
+        for op, how in overloads.items()
+        if op.__name__.split(".")[0] not in OPERATORS and any("Tensor" in str(a.type) for a in op._schema.arguments)
+    }
+
+
+def _is_known(program: Any) -> bool:
     """Whether ooc has all that depends on the operands."""
     depends = set[Node]()
     for node in program.graph.nodes:
         if node.op == "placeholder":
             depends.add(node)
-        elif node.op == "call_function" and any(n in depends for n in node.all_input_nodes):
+        elif node.op == "call_function" and not depends.isdisjoint(node.all_input_nodes):
             depends.add(node)
-            has = node.target is operator.getitem or name_of(node) in OPERATORS
-            if not has and _parts(node, node.args, node.kwargs, deep - 1) is None:
+            if node.target is not operator.getitem and name_of(node) not in OPERATORS:
                 return False
     return True

@@ -80,8 +80,8 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in SAYS and (*args, *kwargs.values(), True)[1] is False and id(args[0]) not in self._inputs | {*self._learning}:
-            return args[0]  # made here, where it has none, or PyTorch refuses it
+        if func in SAYS and self._is_plain(*args, **kwargs):
+            return args[0]
         if func in REFUSED:
             raise UnsupportedError(REFUSED[func])
         if func == LEARNS:
@@ -93,6 +93,10 @@ class Recorder(TorchFunctionMode):
         result = args[0].detach() if func == VALUES else func(*args, **kwargs)
         taken = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         return pytree.tree_map_only(torch.Tensor, lambda t: self._followed(t, taken, off, func == VALUES or func in CUTS), result)
+
+    def _is_plain(self, tensor: torch.Tensor, requires_grad: bool = True) -> bool:
+        """Whether a tensor that is said to want no gradient, or to want one, comes from the code, where it has none anyway."""
+        return not requires_grad and id(tensor) not in self._inputs and id(tensor) not in self._learning
 
     def _followed(self, tensor: torch.Tensor, taken: Sequence[torch.Tensor], off: bool, cuts: bool) -> torch.Tensor:
         """What a function made of other tensors, cut off where gradients are off."""

@@ -28,29 +28,29 @@ def laid(values: Any, dtype: str, layout: str) -> Any:
 
 def drawn(op: Any, numbers: Any) -> dict[str, Any]:
     """Inputs: some values are infinite or not a number, some positions are both, or too far."""
-    found = {}
+    inputs = {}
     for o in op.inputs:
         values = positions(op, numbers) if o.name == "grid" else numbers.standard_normal(o.shape)
         odd = numbers.random(values.shape) < 0.03
         values[odd] = numbers.choice((np.inf, -np.inf, np.nan, 1e30, -7.0, 0.0), odd.sum())
         with np.errstate(over="ignore"):
-            found[o.name] = laid(values, o.dtype, op.layout)
-    return found
+            inputs[o.name] = laid(values, o.dtype, op.layout)
+    return inputs
 
 
 def results(op: Any, kernel: Any, tile: dict[str, Span], arrays: dict[str, Any], cut: int) -> list[Any]:
     """What a kernel makes of a tile, its sums in as many goes as a reduced axis is cut into."""
-    made = {o.name: np.full(extents(o.region(tile)), 7, numpy_dtype(o.dtype)) for o in (*op.outputs, *op.state)}
-    blocks = {o.name: Block(made[o.name], o.region(tile)) for o in (*op.outputs, *op.state)}
+    outputs = {o.name: np.full(extents(o.region(tile)), 7, numpy_dtype(o.dtype)) for o in (*op.outputs, *op.state)}
+    blocks = {o.name: Block(outputs[o.name], o.region(tile)) for o in (*op.outputs, *op.state)}
     whole = {o.name: Block(arrays[o.name], o.whole) for o in op.inputs}
     goes = [tile]
     if op.reduce and cut < tile["c"].hi:
         lo, hi = tile["c"]
         goes = [{**tile, "c": Span(lo, cut)}, {**tile, "c": Span(cut, hi)}] if lo < cut else goes
     for i, go in enumerate(goes):
-        given = {o.name: crop(whole[o.name], o.region(go)) for o in op.inputs}
-        kernel(go, {**blocks, **given}, i == 0, i == len(goes) - 1)
-    return [made[o.name].astype(np.float64) for o in op.outputs]
+        read = {o.name: crop(whole[o.name], o.region(go)) for o in op.inputs}
+        kernel(go, {**blocks, **read}, i == 0, i == len(goes) - 1)
+    return [outputs[o.name].astype(np.float64) for o in op.outputs]
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])

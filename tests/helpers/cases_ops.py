@@ -409,8 +409,8 @@ def _grid_sample(cls: type[Any]) -> Callable[[random.Random, Common], Op]:
         size = tuple(rng.choice((e, rng.randint(1, LARGEST[3] + 2))) for e in s["extent"])
         words = {"mode": rng.choice(tuple(MODES)), "padding": rng.choice(PADDINGS), "aligned": rng.random() < 0.5}
         reach = tuple(rng.randint(0, 2) for _ in size) if rng.random() < 0.5 else ()
-        found: Op = cls(**s, size=size, **words, reach=reach, **common)
-        return found
+        op: Op = cls(**s, size=size, **words, reach=reach, **common)
+        return op
 
     return make
 

@@ -64,23 +64,23 @@ def crossed(op: Any, position: Any) -> list[tuple[tuple[int, ...], float, list[f
     return parts
 
 
-def grid_sample(op: Any, given: Arrays) -> Results:
-    made = {
+def grid_sample(op: Any, arrays: Arrays) -> Results:
+    results = {
         "grid_sample": lambda: {"y": np.zeros((op.n, op.k, *op.size))},
         "grid_sample_backward.x": lambda: {"dx": np.zeros((op.n, op.k, *op.extent))},
         "grid_sample_backward.grid": lambda: {"dgrid": np.zeros((op.n, op.rank, *op.size))},
     }[op.kind]()
     for n, *point in np.ndindex(op.n, *op.size):
         to = (n, slice(None), *point)
-        for place, weight, slopes in crossed(op, given["grid"][to]):
+        for place, weight, slopes in crossed(op, arrays["grid"][to]):
             at = (n, slice(None), *place)
-            if "y" in made:
-                made["y"][to] += weight * given["x"][at]
-            elif "dx" in made:
-                made["dx"][at] += weight * given["dy"][to]
+            if "y" in results:
+                results["y"][to] += weight * arrays["x"][at]
+            elif "dx" in results:
+                results["dx"][at] += weight * arrays["dy"][to]
             else:
-                made["dgrid"][to] += np.dot(given["x"][at], given["dy"][to]) * np.array(slopes[::-1])
-    return made
+                results["dgrid"][to] += np.dot(arrays["x"][at], arrays["dy"][to]) * np.array(slopes[::-1])
+    return results
 
 
 def even_grid(op: Any) -> Array:

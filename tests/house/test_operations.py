@@ -26,7 +26,7 @@ OTHERWISE = {  # words whose defaults differ: functions blend results by alpha a
 METHODS = {
     name: method
     for name, method in inspect.getmembers(Built, inspect.isfunction)
-    if method.__qualname__ in (f"Built.{name}", f"Arranged.{name}")
+    if method.__qualname__ in (f"Built.{name}", f"ArrangingGraph.{name}")
 }
 OPERATIONS = [name for name in METHODS if not name.startswith("_")]
 INSIDE = {"laid", "resize", *LOSSES}  # no method: importers make the first two, `loss` the others

@@ -55,6 +55,31 @@ def test_exact_at_any_budget(how: str, padding: str, budget: int | None) -> None
         assert budget is None or plan.peaks["device"] <= budget
 
 
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10])
+@pytest.mark.parametrize("how", ["nearest", "linear", "cubic"])
+def test_both_passes_have_the_same_bits_at_any_budget(how: str, budget: int) -> None:
+    """Of whole numbers; with a halo down to 2 KiB, with all positions where these fit."""
+    rng, near = np.random.default_rng(11), 0 if budget < 16 << 10 else 4
+    x, grid = arrays(rng, near + 0.4)
+    dy = rng.integers(-2, 3, (2, 3, *SIZE)).astype(np.float64)
+    for displacement in (near, None) if near else (near,):
+        g = ooc.Graph("both")
+        y = g.grid_sample(
+            *(g.input(n, s, "f64") for n, s in (("x", SHAPE), ("grid", (2, *SIZE)))), how=how, displacement=displacement
+        )
+        g.output(y)
+        results = []
+        for limit in (budget, None):
+            plan = g.plan(batch=2, train="both", gradients=("x", "grid"), budget=limit)
+            with plan.session() as session:
+                out = session.forward({"x": x, "grid": grid})
+                gradients = session.backward({"x": x, "grid": grid}, {y: dy})
+            results.append([np.array(out), *(np.array(gradients[n]) for n in ("x", "grid"))])
+            assert limit is None or plan.peaks["device"] <= limit
+        for one, other in zip(*results, strict=True):
+            assert np.array_equal(one, other) and one.any() == (how != "nearest" or one.shape[1] != 2)
+
+
 def test_a_halo_alone_is_held_where_positions_are_near() -> None:
     """A picture of half a megabyte, of which a pixel's neighbours are held at least."""
 

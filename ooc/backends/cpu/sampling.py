@@ -23,7 +23,7 @@ ABSENT = (np.zeros(1, np.int64), np.ones(1, np.int64))  # the limits along an ax
 
 
 def _sampling(op: GridSampling, workspace: Any, threads: int) -> Kernel:
-    code, made = native.DTYPE_CODES[op.dtype], op.outputs[0]
+    code, result = native.DTYPE_CODES[op.dtype], op.outputs[0].name
     words = (PASSES[type(op)], tuple(MODES).index(op.mode), PADDINGS.index(op.padding), op.aligned, op.rank)
     room = native.address(workspace) if isinstance(op, GridSampleDx) and workspace is not None else 0
     missing, extent = 3 - op.rank, (1,) * (3 - op.rank) + op.extent
@@ -37,7 +37,7 @@ def _sampling(op: GridSampling, workspace: Any, threads: int) -> Kernel:
         limits = [ABSENT] * missing + [op.limits(axis, span) for axis, span in enumerate(results)]
         limits = [tuple(map(np.ascontiguousarray, pair)) for pair in limits]  # kept while their addresses are used
         lines = [(1, 0, 1)] * missing + [(e, s.lo, s.extent) for e, s in zip(extent[missing:], held, strict=True)]
-        named = [read.get("x"), read["grid"], read.get("dy"), blocks.get(made.name), acc]
+        named = [read.get("x"), read["grid"], read.get("dy"), blocks.get(result), acc]
         data = [0 if b is None else native.address(b.array) for b in named]
         strides = [(0,) * 5 if b is None else lifted(b.array)[1] for b in named]
         channels = lifted(next(b for b in (read.get("dy"), blocks.get("y")) if b is not None).array)[0][1]
