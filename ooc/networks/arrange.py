@@ -46,7 +46,8 @@ class ArrangingGraph(LayerGraph):
         return self.add_layer(layers.ExpandLayer(tuple(size)), (x,), name)
 
     def reshape(self, x: str, size: Sequence[int], *, name: str | None = None) -> str:
-        """The values of a sample with other extents, channels first: another name for the same bytes."""
+        """The values of a sample with other extents, channels first: another name for the same bytes. size (): one number of each
+        sample, for an output of shape (batch,)."""
         return self.add_layer(layers.Reshape(tuple(as_int("size", e) for e in size)), (x,), name)
 
     def permute(self, x: str, order: Sequence[int], *, name: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +80,16 @@ def differentiable(graph: Wired) -> list[str]:
     return inputs + moving
 
 
+def dependent(graph: Wired, variables: Collection[str]) -> set[str]:
+    """Tensors of a graph that have gradients by these inputs and parameters."""
+    tensors = {name for name in graph.inputs if name in variables}
+    for node in graph.nodes:
+        moving = any(weights.role is Role.PARAMETER and name in variables for name, weights in node.parameters.items())
+        if moving or (node.layer.passes and not tensors.isdisjoint(node.reads)):
+            tensors.add(node.made)
+    return tensors
+
+
 class Writer:
     """What layers write their calls with. Names of tensors are those of the graph, `d.` before that of a gradient."""
 
@@ -94,7 +104,7 @@ class Writer:
         outputs = graph.outputs if mode.pulls else ()  # whoever reads them gives a gradient, too
         self.readers = Counter((*(x for n in graph.nodes for x in n.reads), *outputs))
         self.asked = dict.fromkeys(variables)  # inputs and parameters whose gradients are wanted
-        self.wanted = {name for name in graph.inputs if name in self.asked}  # tensors on which those have a bearing
+        self.wanted = dependent(graph, self.asked)
         for name, shape in graph.inputs.items():
             self.given(name, (batch, *shape), graph.dtypes[name], Role.INPUT, per_sample=True)
 
@@ -151,10 +161,6 @@ class Writer:
             return
         for name, weights in node.parameters.items():
             self.given(name, weights.shape, weights.dtype, weights.role)
-            if weights.role is Role.PARAMETER and name in self.asked:
-                self.wanted.add(node.made)
-        if node.layer.passes and self.wanted & set(node.reads):
-            self.wanted.add(node.made)
         node.layer.forward(self, node)
 
     def finish(self) -> None:
@@ -274,7 +280,7 @@ class Writer:
 
     def shape(self, name: str) -> tuple[int, tuple[int, ...]]:
         """Channels and extents of a tensor of the graph; a vector has one position."""
-        k, *extent = self.graph.shapes[name]
+        k, *extent = self.graph.shapes[name] or (1,)
         return k, tuple(extent) or (1,)
 
     def dtype(self, name: str) -> str:

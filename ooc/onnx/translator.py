@@ -21,7 +21,7 @@ from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import MaximaPlaces
-from ooc.translate.views import permuted
+from ooc.translate.views import permuted, with_an_axis
 
 Value = GraphTensor | MaximaPlaces | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
@@ -155,11 +155,13 @@ class OnnxTranslator(Site):
             rank = len(value.shape)
             value = permuted(self._turning(name), value, (0, rank - 1, *range(1, rank - 1)))
         last_one = Building(self, f"output {name}", name, "")
-        value = last_one.settled(multiplied(last_one, value))
-        if name in self.stored and value.dtype in DTYPES:
+        extent = value.shape[1:]
+        value = last_one.settled(with_an_axis(last_one, multiplied(last_one, value)))
+        rounds = name in self.stored and value.dtype in DTYPES
+        if value.shape[1:] != extent or (value.name != name and self.unused(name) and not rounds):
+            value = Building(self, f"output {name}", "" if rounds else name, "").add(value, Reshape(extent))
+        if rounds:
             value = Building(self, f"output {name}", name, "").add(value, Round(self.stored[name]))
-        if value.name != name and self.unused(name):
-            value = Building(self, f"output {name}", name, "").add(value, Reshape(value.shape[1:]))
         self.graph.output(value.name)
 
 

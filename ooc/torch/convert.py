@@ -176,7 +176,7 @@ def _try(model: torch.nn.Module, args: Sequence[Any]) -> None:
     forward: Forward = model.__dict__[FORWARD]
     segment = forward.segment(args, {})
     if isinstance(segment, Segment):
-        segment.of_pass(segment.wanted(_tensors(args, {}), model) if torch.is_grad_enabled() else ())
+        segment.of_pass(segment.variables(_tensors(args, {}), model) if torch.is_grad_enabled() else ())
     elif not any(True for _ in model.children()):
         revert_model(model)
         raise segment

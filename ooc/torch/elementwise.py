@@ -10,7 +10,7 @@ import torch
 from ooc.networks import layers
 from ooc.torch.translator import ACTIVATIONS, TorchCall, name_of, operator
 from ooc.translate import attention, binary, elementwise, parts
-from ooc.translate.building import GraphTensor
+from ooc.translate.building import Constant, GraphTensor, Operand
 from ooc.translate.views import through
 
 ALIKE = (
@@ -40,9 +40,16 @@ def activation(context: TorchCall) -> GraphTensor:
 
 @operator(*FUNCTIONS)
 def function(context: TorchCall) -> GraphTensor:
-    if context.argument("decimals", 0):
-        raise context.refuse("rounding to decimals")
+    if decimals := context.argument("decimals", 0):
+        return _rounded(context, context.tensor(), 10.0**decimals)
     return elementwise.function(context, context.tensor(), FUNCTIONS[name_of(context.node)])
+
+
+def _rounded(context: TorchCall, x: GraphTensor, parts: float) -> GraphTensor:
+    """To multiples of one of so many parts of 1."""
+    wide = elementwise.affine(context, x, "scale", context.site.full(parts), last=False)
+    whole = elementwise.function(context, wide, "round", last=False)
+    return elementwise.affine(context, whole, "scale", context.site.full(1 / parts))
 
 
 @operator(*LOGARITHMS)
@@ -170,9 +177,16 @@ def gelu(context: TorchCall) -> GraphTensor:
 
 @operator("softplus")
 def softplus(context: TorchCall) -> GraphTensor:
-    if context.argument("beta") != 1 or context.argument("threshold") < 20:
-        raise context.refuse("a beta other than 1, or a threshold below 20")
-    return elementwise.function(context, context.tensor(), "softplus")
+    """softplus(beta * x) / beta, and x where beta * x is above a threshold."""
+    x, beta, threshold = context.tensor(), *(float(context.argument(name)) for name in ("beta", "threshold"))
+    plain = beta == 1 and threshold >= 20
+    wide = x if beta == 1 else elementwise.affine(context, x, "scale", context.site.full(beta), last=False)
+    y = elementwise.function(context, wide, "softplus", last=plain)
+    if beta != 1:
+        y = elementwise.affine(context, y, "scale", context.site.full(1 / beta), last=False)
+    if plain:
+        return y
+    return binary.where(context, binary.binary(context, wide, context.site.full(threshold), "greater", last=False), x, y)
 
 
 @operator("mish")
@@ -222,6 +236,18 @@ def divide(context: TorchCall) -> GraphTensor:
     if how == "trunc":
         return elementwise.towards_zero(context, share)
     return share if how is None else elementwise.function(context, share, "floor")
+
+
+@operator("hypot")
+def length(context: TorchCall) -> GraphTensor:
+    """Of the vector of both."""
+
+    def squared(one: Operand) -> Operand:
+        constant = isinstance(one, Constant)
+        return one.through(lambda held: held * held) if constant else elementwise.multiply(context, one, one, last=False)
+
+    both = elementwise.add(context, squared(context.operand("self")), squared(context.operand("other")), last=False)
+    return elementwise.function(context, both, "sqrt")
 
 
 @operator("maximum", "minimum")

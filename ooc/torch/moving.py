@@ -52,6 +52,19 @@ def select(context: TorchCall) -> GraphTensor:
     return chosen(context, x, context.argument("dim") % len(x.shape), context.argument("index"))
 
 
+@operator("diagonal")
+def diagonal(context: TorchCall) -> GraphTensor:
+    """Of two axes, as places of both joined to one, which becomes the last."""
+    x, offset = context.tensor(), context.argument("offset")
+    rank = len(x.shape)
+    first, second = (context.argument(name) % rank for name in ("dim1", "dim2"))
+    (rows, columns), rest = (x.shape[first], x.shape[second]), [i for i in range(rank) if i not in (first, second)]
+    begin, count = max(offset, -offset * columns), min(rows + min(offset, 0), columns - max(offset, 0))
+    turned = permuted(context, x, (*rest, first, second), last=False)
+    flat = reshaped(context, turned, (*(x.shape[i] for i in rest), rows * columns), last=False)
+    return picked(context, flat, rank - 2, range(begin, begin + count * (columns + 1), columns + 1))
+
+
 @operator("index_select", "index")
 def index(context: TorchCall) -> GraphTensor:
     """Places that are constants of the code, along one axis."""

@@ -14,7 +14,7 @@ from ooc.api.foreign import known
 from ooc.errors import BudgetError, UnsupportedError
 from ooc.networks import NetworkPlan
 from ooc.networks.tensors import Mode
-from ooc.networks.writer import network
+from ooc.networks.writer import dependent, network
 from ooc.runtime.device import Device
 from ooc.torch import between
 from ooc.torch.holding import HeldPass, PassSessions
@@ -124,18 +124,23 @@ class Segment:
         fed = {name: compute(values).to(TORCH[translated.graph.dtypes[name]]) for name, compute in translated.fed.items()}
         return dict(zip(translated.inputs, inputs, strict=True)) | fed | self.lent(values)
 
-    def wanted(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> tuple[str, ...]:
-        """Whose gradients a backward pass is asked for."""
+    def variables(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> tuple[str, ...]:
+        """Whose gradients a backward pass is to make; nobody's, where no output has one by these."""
         with torch.enable_grad():
             values = self.translated.values(tensors_of(module).__getitem__, place_of(module))
-            return tuple(name for name, tensor in self.named(inputs, values).items() if tensor.requires_grad)
+            names = tuple(name for name, tensor in self.named(inputs, values).items() if tensor.requires_grad)
+        return names if self.differentiable(names) else ()
+
+    def differentiable(self, variables: Sequence[str]) -> set[str]:
+        """Outputs that have gradients by these."""
+        return dependent(self.translated.graph, variables) & {*self.translated.graph.outputs}
 
     def refusal(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> UnsupportedError | None:
         """Why it cannot be trained: a gradient would have to pass a layer that has none."""
         key = tuple(t.requires_grad for t in (*inputs, *module.parameters()))
         if key not in self.refusals:
             self.refusals[key] = None
-            gradients = self.wanted(inputs, module) if any(key) else ()
+            gradients = self.variables(inputs, module) if any(key) else ()
             try:
                 if gradients:
                     network(self.translated.graph, self.batch, Mode.BACKWARD, variables=gradients, lent=True)
@@ -182,7 +187,8 @@ class SegmentPass:
     def gradients(self, needed: Sequence[bool]) -> tuple[str, ...]:
         """Whose gradients are to come. needed: whether each of the tensors needs one."""
         named = zip((*self.segment.inputs, *self.names), needed, strict=True)
-        return tuple(name for name, needs in named if needs) if self.recorded else ()
+        names = tuple(name for name, needs in named if needs) if self.recorded else ()
+        return names if self.segment.differentiable(names) else ()
 
     def given(self, tensors: Sequence[torch.Tensor], borrowed: Any) -> dict[str, Any]:
         """Inputs, and what a plan borrows, as ooc sees them."""
@@ -198,7 +204,8 @@ class SegmentFunction(torch.autograd.Function):
     def forward(ctx: Any, call: SegmentPass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Compute the outputs, into new tensors beside the inputs."""
         segment, graph = call.segment, call.segment.translated.graph
-        plan = segment.of_pass(call.gradients(ctx.needs_input_grad[1:]))
+        variables = call.gradients(ctx.needs_input_grad[1:])
+        plan = segment.of_pass(variables)
         out = {
             o: segment.terms.empty((segment.batch, *graph.shapes[o]), TORCH[graph.dtypes[o]], tensors[0].device)
             for o in graph.outputs
@@ -210,6 +217,8 @@ class SegmentFunction(torch.autograd.Function):
             if segment.translated.trains:
                 call.moved.update({name: torch.from_numpy(value) for name, value in session.statistics().items()})
         ctx.save_for_backward(*tensors)
+        moving = segment.differentiable(variables)
+        ctx.mark_non_differentiable(*(y for o, y in out.items() if o not in moving))
         return tuple(out.values())
 
     @staticmethod

@@ -19,6 +19,7 @@ from ooc.translate.attention import multiplied
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import MaximaPlaces, places
+from ooc.translate.views import with_an_axis
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 STORED = {  # as which integers a graph returns what is no floating number
@@ -101,8 +102,8 @@ class TorchTranslator(Site):
     def output(self, value: GraphTensor, dtype: torch.dtype) -> str:
         """A tensor that is returned; its name as an output. dtype: PyTorch's."""
         returning = Building(self, "what it returns", value.name, REMEDY)
-        name = returning.settled(multiplied(returning, value)).name
-        if name in self.graph.inputs:
+        name = returning.settled(with_an_axis(returning, multiplied(returning, value))).name
+        if name in self.graph.inputs or self.graph.shapes[name] != value.shape[1:]:
             name = self.graph.reshape(name, value.shape[1:])
         if dtype in STORED and not self.follows:  # else PyTorch converts it
             name = self.graph.round(name, STORED[dtype])

@@ -258,10 +258,15 @@ def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape, alone: bool)
     return _of_heads(b, mask.reshaped(have), q, whole=False)
 
 
-def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
-    """A product of two, as letters say what is multiplied and summed. Raises UnsupportedError for sums over one of them alone."""
+def einsum(b: Building, equation: str, operands: Sequence[Operand], last: bool = True) -> GraphTensor:
+    """A product of two, or of several from the left, as letters say what is multiplied and summed. Raises UnsupportedError where a
+    sum is over one of them alone."""
     inputs, _, output = equation.replace(" ", "").partition("->")
     names = inputs.split(",")
+    while 2 < len(operands) == len(names) and any(isinstance(one, GraphTensor) for one in operands[:2]):
+        kept = "".join(c for c in dict.fromkeys("".join(names[:2])) if c in "".join(names[2:]) + output)
+        operands = [einsum(b, f"{names[0]},{names[1]}->{kept}", operands[:2], last=False), *operands[2:]]
+        names = [kept, *names[2:]]
     if len(operands) != 2 or len(names) != 2 or not output or any(len(set(n)) != len(n) for n in (*names, output)):
         raise b.refuse(f"einsum {equation}", "ooc multiplies two tensors, with no axis twice in one")
     (x, z), (one, other) = operands, names
@@ -279,7 +284,7 @@ def einsum(b: Building, equation: str, operands: list[Operand]) -> GraphTensor:
     if y.shape == tuple(sizes[c] for c in order) and order == [*output]:
         return y
     y = reshaped(b, multiplied(b, y), tuple(sizes[c] for c in order), last=False)
-    return permuted(b, y, [order.index(c) for c in output])
+    return permuted(b, y, [order.index(c) for c in output], last)
 
 
 def _of_batch(b: Building, x: Operand, letters: str, other: Operand) -> str:

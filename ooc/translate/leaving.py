@@ -41,7 +41,7 @@ class Leaving(NamedTuple):
 
 def leaving(graph: LayerGraph, parameters: Mapping[str, Any] | None) -> Leaving:
     """What is exported of a graph; parameters: values that override the graph's. Raises ArgumentError, ShapeError."""
-    losses = {node.name: node.reads[0] for node in graph.nodes if node.shape == ()}
+    losses = {node.name: node.reads[0] for node in graph.nodes if node.layer.is_loss}
     outputs = tuple(x for x in graph.outputs if x not in losses) or tuple(dict.fromkeys(losses.values()))
     if not outputs or not graph.inputs.keys().isdisjoint(outputs):
         raise ArgumentError(f"graph {graph.name}: it has no outputs to export; name some with g.output(...)")

@@ -98,8 +98,8 @@ def _strided(building: Building, x: GraphTensor, axis: int, run: range) -> Graph
 def chosen(building: Building, x: GraphTensor, axis: int, place: int, last: bool = True) -> GraphTensor:
     """The values at one place of an axis, which is gone."""
     rest = tuple(e for i, e in enumerate(x.shape) if i != axis)
-    if building.site.view(x).batch_axis == axis or len(rest) < 2:
-        raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays, beside one axis at least")
+    if building.site.view(x).batch_axis == axis:
+        raise building.refuse(f"one place of axis {axis} of {x.shape}", "the batch stays")
     return reshaped(building, picked(building, x, axis, places(building, [place], x.shape[axis])), rest, last)
 
 
@@ -259,7 +259,7 @@ def over(building: Building, x: GraphTensor, axes: Sequence[int], how: str, keep
     pooled = building.add(front, layers.GlobalPool(how), last=False)
     final = tuple(1 if a in axes else e for a, e in enumerate(x.shape) if a and (keep or a not in axes))
     if not final:
-        raise building.refuse("one number of each sample, without axes", "keep the axes that are summed over")
+        return reshaped(building, pooled, x.shape[:1], last=False)
     return pooled if final == (channels,) else building.add(pooled, layers.Reshape(final), last=False)
 
 

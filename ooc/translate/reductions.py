@@ -111,5 +111,4 @@ def _kept(b: Building, x: GraphTensor, axes: Sequence[int], keep: bool) -> Graph
     """Axes of extent 1 left out, if they are not wanted."""
     if keep:
         return x
-    rest = tuple(e for a, e in enumerate(x.shape) if a and a not in axes) or (1,)
-    return b.add(x, layers.Reshape(rest), last=False)
+    return reshaped(b, x, tuple(e for a, e in enumerate(x.shape) if a not in axes), last=False)

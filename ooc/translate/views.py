@@ -35,6 +35,11 @@ def reshaped(b: Building, x: GraphTensor, shape: Shape, last: bool = True) -> Gr
     return viewed(b, view, last)
 
 
+def with_an_axis(b: Building, x: GraphTensor) -> GraphTensor:
+    """One number of each sample, as a channel: layers read no less; others as they are."""
+    return reshaped(b, x, (*x.shape, 1), last=False) if len(x.shape) == 1 else x
+
+
 def _common(x: Shape, shape: Shape) -> Shape:
     """Extents that end where axes of both end, none of 1 but the batch; not more than a tensor of the graph has."""
     both = set(itertools.accumulate(x, operator.mul)) & set(itertools.accumulate(shape, operator.mul))

@@ -4,6 +4,7 @@ read where it lies."""
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,33 @@ def test_hostile_orders_and_waits(seed: int, mode: str, monkeypatch: pytest.Monk
             assert races(mutant, layout), f"{plan.why}: {i} need not wait for {j}"
         assert results(plan) == wanted[0], plan.why
     assert hostile.walked
+
+
+@pytest.mark.parametrize("share", [None, 3, 0])
+def test_outputs_of_one_number_of_each_sample(share: int | None, tmp_path: Path) -> None:
+    """They have the shape (batch,), in arrays and in files, and so have their gradients; layers read channels."""
+
+    def scored(shape: tuple[int, ...]) -> Graph:
+        g = Graph("scored")
+        h = g.conv(g.input("x", (3, 9, 8)), 4, 3, padding=1, activation="tanh", name="c")
+        g.output(g.reshape(g.linear(g.flatten(h), 1, name="score"), shape, name="y"))
+        g.output(g.round(g.reshape(g.stop("score"), shape), "u8", name="z"))
+        return Graph.from_json(g.to_json())
+
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((BATCH, 3, 9, 8)).astype("f4"), rng.standard_normal(BATCH).astype("f4")
+    results = []
+    for shape in ((), (1,)):
+        least = scored(shape).plan(batch=BATCH, train="both", device=cpu())
+        budget = None if share is None else max(least.smallest_bytes, least.peaks["device"] // share if share else 0)
+        plan = scored(shape).plan(batch=BATCH, train="both", device=cpu(), budget=budget)
+        outputs = {n: np.lib.format.open_memmap(tmp_path / n, "w+", dt, (BATCH, *shape)) for n, dt in (("y", "f4"), ("z", "u1"))}
+        with plan.session(seed=0) as session:
+            session.forward(x, outputs)
+            gradients = session.backward(x, {"y": dy.reshape(BATCH, *shape), "z": outputs["z"]})
+        results.append([outputs["y"].ravel(), outputs["z"].ravel(), *gradients.values()])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    g = scored(())
+    with pytest.raises(ooc.ShapeError, match=r"linear: y has one number of each sample and no channels"):
+        g.linear("y", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -268,3 +269,27 @@ def test_functions_of_other_threads_are_theirs() -> None:
     y = Reversed.apply(x)
     y.sum().backward()
     assert (x.grad == -1).all()
+
+
+def test_outputs_that_have_no_gradients_say_so() -> None:
+    """Classes and what is cut off, alone and beside what has gradients."""
+    torch.manual_seed(0)
+    bodies: list[Body] = [
+        lambda m, x: m.conv(x).argmax(1),
+        lambda m, x: m.conv(x).mean((2, 3)).argmax(1),
+        lambda m, x: m.conv(x).detach(),
+        lambda m, x: (m.conv(x), m.conv(x).argmax(1), m.conv(x).sum((1, 2, 3)).detach()),
+    ]
+    for body in bodies:
+        plain = Model(body).double()
+        model = ooc.torch.convert_model(copy.deepcopy(plain), "4 MiB", device="cpu")
+        x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        expected, outputs = (y if isinstance(y, tuple) else (y,) for y in (plain(given[0]), model(given[1])))
+        for y, z in zip(outputs, expected, strict=True):
+            assert y.dtype == z.dtype and y.requires_grad == z.requires_grad
+            torch.testing.assert_close(y, z, rtol=1e-11, atol=1e-12)
+        if expected[0].requires_grad:
+            for y in (expected[0], outputs[0]):
+                y.square().sum().backward()
+            torch.testing.assert_close(given[1].grad, given[0].grad, rtol=1e-11, atol=1e-12)

@@ -217,14 +217,14 @@ class DepthToSpace(Layer):
 
 @dataclass(frozen=True)
 class Reshape(Layer):
-    """The same bytes with other extents."""
+    """The same bytes with other extents; (): one number of each sample."""
 
     size: Shape
 
     kind = "reshape"
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
-        if math.prod(self.size) != math.prod(reads[0]) or not 1 <= len(self.size) <= 4:
+        if math.prod(self.size) != math.prod(reads[0]) or len(self.size) > 4:
             raise ShapeError(f"{self.kind}: {reads[0]} has not the values of {self.size}")
         return self.size
 
