@@ -39,10 +39,7 @@ OOC_INLINE C between(C x, C lo, C hi) {
 template <typename C>
 OOC_INLINE C slow(Of of, C a, C x) {  // those that libm computes, one by one
   switch (of) {
-    case Of::exp: return std::exp(x);
     case Of::log: return std::log(x);
-    case Of::pow: return std::pow(x, a);
-    case Of::celu: return x > C(0) ? x : a * std::expm1(x / a);
     case Of::sin: return std::sin(x);
     case Of::cos: return std::cos(x);
     case Of::tan: return std::tan(x);
@@ -55,27 +52,35 @@ OOC_INLINE C slow(Of of, C a, C x) {  // those that libm computes, one by one
     case Of::acosh: return std::acosh(x);
     case Of::atanh: return std::atanh(x);
     case Of::pow_slope: return a * std::pow(x, a - C(1));
-    case Of::celu_slope: return x > C(0) ? C(1) : std::exp(x / a);
     case Of::cos_slope: return -std::sin(x);
     case Of::tan_slope: return C(1) / (std::cos(x) * std::cos(x));
     case Of::asin_slope: return C(1) / std::sqrt(C(1) - x * x);
     case Of::acos_slope: return C(-1) / std::sqrt(C(1) - x * x);
     case Of::asinh_slope: return C(1) / std::sqrt(C(1) + x * x);
     case Of::acosh_slope: return C(1) / std::sqrt(x * x - C(1));
-    case Of::gelu: return C(0.5) * x * (C(1) + std::erf(x * C(0.70710678118654752440)));
-    case Of::gelu_tanh: return C(0.5) * x * (C(1) + std::tanh(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x)));
-    case Of::erf: return std::erf(x);
-    case Of::gelu_slope:
-      return C(0.5) * (C(1) + std::erf(x * C(0.70710678118654752440))) +
-             x * std::exp(C(-0.5) * x * x) * C(0.39894228040143267794);
-    case Of::gelu_tanh_slope: {
-      const C t = std::tanh(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x));
-      const C inner = C(0.79788456080286535588) * (C(1) + C(0.134145) * x * x);
-      return C(0.5) * (C(1) + t) + C(0.5) * x * (C(1) - t * t) * inner;
-    }
-    case Of::erf_slope: return C(1.12837916709551257390) * std::exp(-x * x);
-    default: return (x > C(0) ? x : x == x ? C(0) : x) + std::log1p(std::exp(-std::fabs(x)));  // softplus
+    default: return std::pow(x, a);
   }
+}
+
+template <typename C>
+OOC_INLINE void slow_row(C *y, const C *x, i64 n, Of of, C a) {
+  for (i64 i = 0; i < n; ++i) y[i] = slow(of, a, x[i]);
+}
+
+template <typename C>
+OOC_INLINE double below(C x) {  // the share of a normal distribution
+  return 0.5 + 0.5 * error_function(x * C(0.70710678118654752440));
+}
+
+template <typename C>
+OOC_INLINE C gelu_bend(C x) {
+  return hyperbolic_tangent(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x));
+}
+
+template <typename C>
+OOC_INLINE C gelu_tanh_slope(C x) {
+  const C t = gelu_bend(x), inner = C(0.79788456080286535588) * (C(1) + C(0.134145) * x * x);
+  return C(0.5) * (C(1) + t) + C(0.5) * x * (C(1) - t * t) * inner;
 }
 
 template <typename C>
@@ -180,8 +185,57 @@ OOC_INLINE void apply_row(C *y, const C *x, i64 n, Of of, C a, C b) {
     case Of::atanh_slope:
       for (i64 i = 0; i < n; ++i) y[i] = C(1) / (C(1) - x[i] * x[i]);
       return;
-    default:
-      for (i64 i = 0; i < n; ++i) y[i] = slow(of, a, x[i]);
+    case Of::exp:
+      for (i64 i = 0; i < n; ++i) y[i] = static_cast<C>(exponential(x[i]));
+      return;
+    case Of::celu:
+      for (i64 i = 0; i < n; ++i) {
+        const C low = static_cast<C>(a * exponential_less_one(x[i] / a));
+        y[i] = choose(x[i] > C(0), x[i], low);
+      }
+      return;
+    case Of::celu_slope:
+      for (i64 i = 0; i < n; ++i) {
+        const C low = static_cast<C>(exponential(x[i] / a));
+        y[i] = choose(x[i] > C(0), C(1), low);
+      }
+      return;
+    case Of::gelu:
+      for (i64 i = 0; i < n; ++i) y[i] = static_cast<C>(x[i] * below(x[i]));
+      return;
+    case Of::gelu_slope:
+      for (i64 i = 0; i < n; ++i) {
+        const C density = static_cast<C>(0.39894228040143267794 * exponential(C(-0.5) * x[i] * x[i]));
+        y[i] = static_cast<C>(below(x[i]) + x[i] * density);
+      }
+      return;
+    case Of::gelu_tanh:
+      for (i64 i = 0; i < n; ++i) y[i] = C(0.5) * x[i] * (C(1) + gelu_bend(x[i]));
+      return;
+    case Of::gelu_tanh_slope:
+      for (i64 i = 0; i < n; ++i) y[i] = gelu_tanh_slope(x[i]);
+      return;
+    case Of::erf:
+      for (i64 i = 0; i < n; ++i) y[i] = static_cast<C>(error_function(x[i]));
+      return;
+    case Of::erf_slope:
+      for (i64 i = 0; i < n; ++i) y[i] = static_cast<C>(1.12837916709551257390 * exponential(-x[i] * x[i]));
+      return;
+    case Of::softplus:
+      for (i64 i = 0; i < n; ++i) {
+        const C high = choose(x[i] < C(0), C(0), x[i]);
+        y[i] = static_cast<C>(high + softplus_rest(x[i]));
+      }
+      return;
+    case Of::pow:
+      if (a != C(3)) return slow_row(y, x, n, of, a);
+      for (i64 i = 0; i < n; ++i) y[i] = x[i] * x[i] * x[i];
+      return;
+    case Of::pow_slope:
+      if (a != C(3)) return slow_row(y, x, n, of, a);
+      for (i64 i = 0; i < n; ++i) y[i] = C(3) * x[i] * x[i];
+      return;
+    default: slow_row(y, x, n, of, a);
   }
 }
 

@@ -178,18 +178,28 @@ class Built(ArrangingGraph):
         return self.add_layer(layers.BatchNormLayer(as_float("eps", eps), as_float("momentum", momentum), act, coef), (x,), name)
 
     def instance_norm(
-        self, x: str, *, eps: float = 1e-5, activation: str | Activation | None = None, name: str | None = None
+        self,
+        x: str,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        activation: str | Activation | None = None,
+        name: str | None = None,
     ) -> str:
-        """As `batch_norm`, with statistics over the positions of each channel of each sample; none run."""
-        act, coef = act_of(activation)
-        return self.add_layer(layers.GroupNorm(0, as_float("eps", eps), act, coef), (x,), name)
+        """As `batch_norm`, with statistics over the positions of each channel of each sample; none run.
+
+        affine: whether there is a scale and a bias, one of each channel; default True."""
+        return self.group_norm(x, 0, eps=eps, affine=affine, activation=activation, name=name)
 
     def group_norm(
-        self, x: str, groups: int, *, eps: float = 1e-5, activation: str | Activation | None = None, name: str | None = None
-    ) -> str:
+        self, x: str, groups: int, *, eps: float = 1e-5, affine: bool = True, activation: str | Activation | None = None,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
         """As `instance_norm`, with statistics over the positions of `groups` groups of channels."""
         act, coef = act_of(activation)
-        return self.add_layer(layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), act, coef), (x,), name)
+        return self.add_layer(
+            layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), act, coef, bool(affine)), (x,), name
+        )
 
     def add(
         self, x: str, z: str, *, beta: float = 1.0, activation: str | Activation | None = None, name: str | None = None

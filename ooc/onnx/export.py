@@ -235,7 +235,9 @@ def batch_norm(context: OnnxLayer) -> str:
 
 @exporter("group_norm")
 def group_norm(context: OnnxLayer) -> str:
-    layer, reads = context.layer, [context.reads[0], *context.weights("scale", "b")]
+    layer, k = context.layer, context.shape()[0]
+    plain = [] if layer.affine else [context.constant(what, np.full(k, value)) for what, value in (("scale", 1.0), ("b", 0.0))]
+    reads = [context.reads[0], *context.weights("scale", "b"), *plain]
     if not layer.groups:
         return activated(context, context.op("InstanceNormalization", *reads, epsilon=layer.eps))
     y = context.op("GroupNormalization", *reads, opset=21, epsilon=layer.eps, num_groups=layer.groups)

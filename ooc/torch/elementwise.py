@@ -243,8 +243,9 @@ def length(context: TorchCall) -> GraphTensor:
     """Of the vector of both."""
 
     def squared(one: Operand) -> Operand:
-        constant = isinstance(one, Constant)
-        return one.through(lambda held: held * held) if constant else elementwise.multiply(context, one, one, last=False)
+        if isinstance(one, Constant):
+            return one.through(lambda held: held * held)
+        return elementwise.multiply(context, one, one, last=False)
 
     both = elementwise.add(context, squared(context.operand("self")), squared(context.operand("other")), last=False)
     return elementwise.function(context, both, "sqrt")

@@ -227,9 +227,9 @@ def batch_norm(context: TorchLayer) -> Node:
 def group_norm(context: TorchLayer) -> Node:
     layer, k = context.layer, context.shape()[0]
     if layer.groups:
-        module: nn.Module = nn.GroupNorm(layer.groups, k, layer.eps)
+        module: nn.Module = nn.GroupNorm(layer.groups, k, layer.eps, affine=layer.affine)
     else:
-        module = INSTANCE_NORM[context.rank - 1](k, layer.eps, affine=True)
+        module = INSTANCE_NORM[context.rank - 1](k, layer.eps, affine=layer.affine)
     return activated(context, context.run(context.filled(module, weight="scale", bias="b"), context.x))
 
 

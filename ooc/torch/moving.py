@@ -190,17 +190,6 @@ def _written(context: TorchCall, axis: int, begin: int, end: int, source: Operan
     return joined(context, [ends[0], middle, *ends[1:]] if begin else [middle, *ends], axis)
 
 
-@operator(*(f"{how}_like" for how in ("zeros", "ones", "full")), *(f"new_{how}" for how in ("zeros", "ones", "full")))
-def filled(context: TorchCall) -> Constant:
-    """Numbers of whose tensor the size alone is looked at."""
-    name = name_of(context.node)
-    value = context.argument("fill_value") if "full" in name else float("ones" in name)
-    if isinstance(value, (GraphTensor, Constant)):
-        raise context.refuse("filled with a tensor")
-    node = context.node
-    return context.site.full(float(value), context.shape)._replace(value=lambda values: values[node])
-
-
 @operator("_assert_tensor_metadata")
 def nothing(context: TorchCall) -> None:
     """What exporters write before a conversion: it checks what is known."""

@@ -164,15 +164,13 @@ class Tracing:
                     inputs.append(copies[node])
                     calls.moving.add(copies[node])
             elif node.op == "get_attr":
-                value = _constant(program, node)
-                copies[node] = graph.placeholder(str(node.target).lstrip("_"))
-                constants[copies[node]] = node.meta["val"] = value
+                copies[node] = calls.constant(str(node.target).lstrip("_"), _constant(program, node))
             elif node.op == "output":
                 leaving = tuple(copies.get(n, n) if isinstance(n, Node) else n for n in node.args[0])
             elif not _switches(node):
                 args, keywords = pytree.tree_map_only(Node, copies.__getitem__, (node.args, node.kwargs))
                 copies[node] = calls.write(node, args, keywords)
-            if node.op in ("placeholder", "get_attr") and "val" in node.meta:
+            if node.op == "placeholder" and "val" in node.meta:
                 copies[node].meta["val"] = node.meta["val"]
         returned = iter(leaving)
         results = tuple(next(returned) if isinstance(r, torch.Tensor) else r for r in self.results)

@@ -150,12 +150,14 @@ class TorchTranslator(Site):
         self.values.update({n: first if shape_of(n) else [first] for n in context.taken})
 
     def _constant(self, node: Node) -> Constant:
-        """What PyTorch computes; an expansion may say that it is the same for each sample."""
-        shape, alike = shape_of(node), False
+        """What PyTorch computes; an expansion, or one number everywhere, is the same for each sample."""
+        shape, alike, number = shape_of(node), False, None
         if name_of(node) == "expand":
             source = shape_of(node.args[0])  # type: ignore[arg-type]
             alike = len(source) < len(shape) or source[0] == 1
-        return Constant(lambda values: values[node], shape, alike=alike)
+        elif name_of(node) == "full":
+            alike, number = True, float(node.args[1]) if math.prod(shape) == 1 else None  # type: ignore[arg-type]
+        return Constant(lambda values: values[node], shape, number, alike)
 
     def only(self, node: Node) -> Node | None:
         """The one call that reads what a node makes, if there is one."""

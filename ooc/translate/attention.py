@@ -252,15 +252,21 @@ def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape, alone: bool)
         if not view.in_front:
             raise b.refuse(f"a mask of shape {mask.shape} for scores of shape {shape}", "it is the same for each sample")
         return _bias(b, b.for_each_sample(view.source._replace(shape=shape), mask.reshaped(have)), q, shape, alone)
-    if alone:
-        value = mask.through(exact).reshaped((math.prod(have[:-2]), *have[-2:]))
-        return b.layer((), layers.ParameterLayer(value.shape, value.shape, q.dtype), {"value": value}, last=False)
-    return _of_heads(b, mask.reshaped(have), q, whole=False)
+    heads = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2))
+    key = mask.value, have, heads, alone, q.dtype  # masks of windows are large, and the same in many layers
+    if key not in b.site.shared:
+        if alone:
+            value = mask.through(exact).reshaped((math.prod(have[:-2]), *have[-2:]))
+            layer = layers.ParameterLayer(value.shape, value.shape, q.dtype)
+            b.site.shared[key] = b.layer((), layer, {"value": value}, last=False)
+        else:
+            b.site.shared[key] = _of_heads(b, mask.reshaped(have), q, whole=False)
+    return b.site.shared[key]
 
 
 def einsum(b: Building, equation: str, operands: Sequence[Operand], last: bool = True) -> GraphTensor:
-    """A product of two, or of several from the left, as letters say what is multiplied and summed. Raises UnsupportedError where a
-    sum is over one of them alone."""
+    """A product of two, or of several from the left: letters say what is multiplied and summed. Raises UnsupportedError for sums
+    over one of them alone."""
     inputs, _, output = equation.replace(" ", "").partition("->")
     names = inputs.split(",")
     while 2 < len(operands) == len(names) and any(isinstance(one, GraphTensor) for one in operands[:2]):

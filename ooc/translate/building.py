@@ -120,6 +120,7 @@ class Site:
         settled: those of them that are tensors of the graph, too.
         scores: products that wait, by name.
         multiplied: those of them that are tensors, too.
+        shared: tensors of constants that several layers read, by what they are made of.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -129,6 +130,7 @@ class Site:
         self.settled: dict[str, GraphTensor] = {}
         self.scores: dict[str, Scores] = {}
         self.multiplied: dict[str, GraphTensor] = {}
+        self.shared: dict[Any, GraphTensor] = {}
         self._names: dict[AxisView, str] = {}
 
     def free(self, name: str) -> bool:

@@ -99,7 +99,9 @@ def group_norm(
 ) -> GraphTensor:
     """Over the positions of so many groups of channels, with the activation behind; groups 0: each channel is one."""
     spatial(b, x)
-    return b.layer(x, layers.GroupNorm(groups, eps, *b.activation()), affine_of(b, x.shape[1], scale, bias))
+    plain = scale is None and bias is None
+    layer = layers.GroupNorm(groups, eps, *b.activation(), affine=not plain)
+    return b.layer(x, layer, {} if plain else affine_of(b, x.shape[1], scale, bias))
 
 
 def affine_of(b: Building, k: int, scale: Constant | None, bias: Constant | None) -> dict[str, Constant]:
@@ -125,8 +127,7 @@ def layer_norm(b: Building, x: GraphTensor, count: int, eps: float, scale: Const
     if b.site.view(x).batch_axis >= rank - count:
         raise b.refuse("over the batch")
     arranged, _ = in_rows(b, x, range(rank - count, rank))
-    channels = arranged.tensor.shape[1]
-    unit = b.layer(arranged.tensor, layers.GroupNorm(0, eps), affine_of(b, channels, None, None), last=False)
+    unit = b.add(arranged.tensor, layers.GroupNorm(0, eps, affine=False), last=False)
     y = arranged.back(unit, last=scale is None and bias is None)
     shape = (*(1,) * (rank - 1 - count), *x.shape[rank - count :])
     if scale is not None:

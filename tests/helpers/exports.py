@@ -332,7 +332,7 @@ def batch_norm(d: Drawing, x: str) -> str:
 @layer("group_norm")
 def group_norm(d: Drawing, x: str) -> str:
     groups = d.rng.choice([g for g in (0, 1, 2, 3) if g == 0 or d.shape(x)[0] % g == 0])
-    return d.add(layers.GroupNorm(groups, d.rng.choice((1e-5, 1e-3)), **d.words()), x)
+    return d.add(layers.GroupNorm(groups, d.rng.choice((1e-5, 1e-3)), **d.words(), affine=d.rng.random() < 0.7), x)
 
 
 @layer("lrn")

@@ -95,9 +95,9 @@ def _layer(graph: Graph, rng: random.Random, live: Sequence[str], statistics: bo
     if kind == "dropout":
         return graph.dropout(x, 0.25)
     if kind == "instance":
-        return graph.instance_norm(x, activation=rng.choice((None, "relu")))
+        return graph.instance_norm(x, activation=rng.choice((None, "relu")), affine=shape[1] % 2 == 0)
     if kind == "group":
-        return graph.group_norm(x, 2) if shape[0] % 2 == 0 else graph.instance_norm(x)
+        return graph.group_norm(x, 2, affine=shape[1] % 2 == 0) if shape[0] % 2 == 0 else graph.instance_norm(x)
     if kind == "norm":
         return graph.batch_norm(x, activation=rng.choice((None, "relu")))
     if kind == "pool":

@@ -184,6 +184,8 @@ CASES: dict[str, tuple[str, Made]] = {
     "mean of all": ("global_pool", lambda g, h, z: g.global_pool(h)),
     "maximum of all": ("global_pool", lambda g, h, z: g.global_pool(h, how="max")),
     "instance norm": ("group_norm", lambda g, h, z: g.instance_norm(h, eps=1e-2, activation="tanh")),
+    "instance norm, plain": ("group_norm", lambda g, h, z: g.instance_norm(h, eps=1e-2, affine=False, activation="tanh")),
+    "group norm, plain": ("group_norm", lambda g, h, z: g.group_norm(h, 2, eps=1e-2, affine=False)),
     "group norm": ("group_norm", lambda g, h, z: g.group_norm(h, 2, eps=1e-2)),
     "linear": ("linear", lambda g, h, z: g.linear(g.flatten(h), 4, bias=True, activation="tanh")),
     "lrn": ("lrn", lambda g, h, z: g.lrn(h, 3, alpha=0.5, base=1.0)),

@@ -35,6 +35,17 @@ def test_functions(how: str, dtype: str) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["exp", "erf", "softplus", "celu", "gelu", "gelu_tanh", "gelu_slope", "gelu_tanh_slope", "pow"])
+def test_functions_in_f32_are_within_two_roundings(how: str) -> None:
+    """Of the largest of what is near; the kernels have their own exponentials."""
+    x = np.concatenate([np.linspace(-20, 20, 20001), np.geomspace(1e-30, 1, 5000), -np.geomspace(1e-30, 1, 5000)]).astype("f4")
+    graph, coef = ooc.Graph("one"), 3.0 if how == "pow" else 1.3
+    y = forward(graph, graph.function(graph.input("x", x.shape, "f32"), how, coef, 0.5), x[None])[0]
+    expected = FUNCTIONS[how](x.astype("f8"), coef, 0.5)
+    size = np.maximum(np.abs(x), 1.0) if "gelu" in how else np.maximum(np.abs(expected), 1e-37)
+    assert np.max(np.abs(y - expected) / size) <= 2.5e-7
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", BINARIES)
 def test_functions_of_two(how: str, dtype: str) -> None:

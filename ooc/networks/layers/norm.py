@@ -104,12 +104,13 @@ class BatchNormLayer(Layer):
 @dataclass(frozen=True)
 class GroupNorm(Layer):
     """As batch normalisation, with statistics over the positions of `groups` groups of channels of each sample; 0: of each
-    channel. The groups of all samples are the channels of one batch normalisation."""
+    channel. The groups of all samples are the channels of one batch normalisation. affine: with a scale and a bias."""
 
     groups: int
     eps: float = 1e-5
     act: str = "identity"
     coef: float = 0.0
+    affine: bool = True
 
     kind = "group_norm"
 
@@ -122,7 +123,7 @@ class GroupNorm(Layer):
         return reads[0]
 
     def parameters(self, reads: Sequence[Shape], dtype: str) -> dict[str, Weights]:
-        return scale_and_bias(reads[0][0])
+        return scale_and_bias(reads[0][0]) if self.affine else {}
 
     def _sizes(self, writer: Writer, x: str) -> tuple[dict[str, Any], Along]:
         k, extent = writer.shape(x)
@@ -138,12 +139,20 @@ class GroupNorm(Layer):
     def forward(self, writer: Writer, node: LayerNode) -> None:
         (x,), name = node.reads, node.name
         sizes, along = self._sizes(writer, x)
-        mean, var, unit = f"{name}.mean", f"{name}.var", f"{name}.unit"
+        mean, var, unit = f"{name}.mean", f"{name}.var", f"{name}.unit" if self.affine else node.made
         writer.call(BnMoments(**sizes), (x,), (mean, var), along, cut=not self._in_bands(writer, x))
         zeros, ones = plain(writer, sizes["k"])
         k, extent = writer.shape(x)
-        shape = (writer.batch, k, *extent)
-        writer.call(BnApply(**sizes, eps=self.eps), (x, mean, var, ones, zeros), (unit,), along, shape=shape)
+        shape, behind = (writer.batch, k, *extent), ("identity", 0.0) if self.affine else (self.act, self.coef)
+        writer.call(
+            BnApply(**sizes, eps=self.eps, act=behind[0], coef=behind[1]),
+            (x, mean, var, ones, zeros),
+            (unit,),
+            along,
+            shape=shape,
+        )
+        if not self.affine:
+            return
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
         writer.call(op, (unit, *plain(writer, k), f"{name}.scale", f"{name}.b"), (node.made,))
 
@@ -151,14 +160,10 @@ class GroupNorm(Layer):
         (x,), name = node.reads, node.name
         dz = through_activation(writer, node, self.act, self.coef, dy)
         k, extent = writer.shape(x)
-        outer: dict[str, Any] = {"n": writer.batch, "k": k, "extent": extent, "eps": 0.0, "dtype": writer.dtype(x)}
-        sums = (writer.sink(f"{name}.scale"), writer.sink(f"{name}.b"))
-        writer.call(BnSums(**outer), (f"{name}.unit", dz, *plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
+        scaled = self._scaled(writer, node, dz) if self.affine else dz
         if x not in writer.wanted:
             return (None,)
-        scaled, dx = f"d.{name}.unit", writer.gradient_name(x)
-        zeros, ones = plain(writer, k)
-        writer.call(BnApply(**outer), (dz, zeros, ones, f"{name}.scale", zeros), (scaled,), over=((dz, scaled),))
+        dx = writer.gradient_name(x)
         sizes, along = self._sizes(writer, x)
         inner = {**sizes, "eps": self.eps}
         statistics = (f"{name}.mean", f"{name}.var")
@@ -168,6 +173,19 @@ class GroupNorm(Layer):
         reads, shape = (x, scaled, *statistics, ones, *each), (writer.batch, k, *extent)
         writer.call(BnPull(**inner), reads, (dx,), along, over=((scaled, dx),), shape=shape)
         return (dx,)
+
+    def _scaled(self, writer: Writer, node: LayerNode, dz: str) -> str:
+        """The gradient before scale and bias, whose own are written; dz itself where nobody reads it."""
+        (x,), name = node.reads, node.name
+        k, extent = writer.shape(x)
+        outer: dict[str, Any] = {"n": writer.batch, "k": k, "extent": extent, "eps": 0.0, "dtype": writer.dtype(x)}
+        sums = (writer.sink(f"{name}.scale"), writer.sink(f"{name}.b"))
+        writer.call(BnSums(**outer), (f"{name}.unit", dz, *plain(writer, k)), sums, ("n", 1), Role.GRADIENT_SUM)
+        if x not in writer.wanted:
+            return dz
+        scaled, (zeros, ones) = f"d.{name}.unit", plain(writer, k)
+        writer.call(BnApply(**outer), (dz, zeros, ones, f"{name}.scale", zeros), (scaled,), over=((dz, scaled),))
+        return scaled
 
 
 @dataclass(frozen=True)

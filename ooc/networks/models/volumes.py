@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ooc.errors import ArgumentError, shown
 from ooc.networks.graph import Graph
 from ooc.networks.models.common import dropped, finished, scaling, started
@@ -86,7 +88,7 @@ def unet(
 
 def _level(g: Graph, x: str, channels: tuple[int, ...], name: str, norm: str) -> str:
     """Convolutions of three taps along each axis that keep the side."""
-    norms = {"batch": (g.batch_norm, "bn"), "instance": (g.instance_norm, "in")}
+    norms: dict[str, tuple[Callable[..., str], str]] = {"batch": (g.batch_norm, "bn"), "instance": (g.instance_norm, "in")}
     if norm not in norms:
         raise ArgumentError(f"norm={shown(norm)}: expected {' or '.join(map(repr, norms))}")
     normal, short = norms[norm]
