@@ -158,11 +158,15 @@ class Segment:
         call = SegmentPass(self, tuple(named)[len(self.inputs) :], seed, torch.is_grad_enabled(), {})
         results = SegmentFunction.apply(call, *named.values())
         by_name = dict(zip(translated.graph.outputs, results, strict=True))
-        for name, how in translated.moved.items():
-            with torch.no_grad():
-                state[name].copy_(call.moved[how.name] if isinstance(how, MovedStatistic) else how(values))
         by_name |= {name: by_name[name].to(dtype) for name, dtype in translated.whole.items()}
         leaves = [by_name[m] if isinstance(m, str) else tensors[m] if isinstance(m, int) else m(values) for m in translated.made]
+        with torch.no_grad():
+            moved = {
+                name: call.moved[how.name] if isinstance(how, MovedStatistic) else how(values)
+                for name, how in translated.moved.items()
+            }
+            for name, value in moved.items():  # not before all that reads them is computed
+                state[name].copy_(value)
         return pytree.tree_unflatten(leaves, translated.spec)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from ooc.api.arguments import PerAxis
 from ooc.api.foreign import known
@@ -18,6 +17,7 @@ from ooc.networks.tensors import Role
 from ooc.torch import attention, elementwise, filters, moving, reductions, sampling, windows  # noqa: F401  they register what they translate
 from ooc.torch.tracing import Trace, place_of, tensors_of, traced
 from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
+from ooc.torch.values import ComputedValues
 from ooc.translate.building import Constant, GraphTensor, Shape
 from ooc.translate.parts import MaximaPlaces
 from ooc.translate.sampling import as_displacement
@@ -56,18 +56,8 @@ class Translated:
 
     def values(self, tensors: Callable[[str], torch.Tensor], device: torch.device) -> Values:
         """What PyTorch computes, from parameters and buffers by name, on a device what it makes anew."""
-        values: dict[Node, Any] = {n: tensors(w) if isinstance(w, str) else w for n, w in self.given.items()}
-        for node in self.computed:
-            operands = node.args, {k: device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
-            args, keywords = pytree.tree_map_only(Node, lambda n: values[n] if n in values else _empty(n, device), operands)
-            values[node] = node.target(*args, **keywords)  # type: ignore[operator]
-        return values
-
-
-def _empty(node: Node, device: torch.device) -> torch.Tensor:
-    """What stands for a tensor of the graph of which the size alone is looked at; it takes no memory."""
-    like = node.meta["val"]
-    return torch.zeros((), dtype=like.dtype, device=device).expand(like.shape)
+        known = {node: tensors(value) if isinstance(value, str) else value for node, value in self.given.items()}
+        return ComputedValues(known, self.computed, device)
 
 
 def plain_input(graph: Graph, name: str, shape: tuple[int, ...], dtype: str) -> str:
@@ -194,8 +184,8 @@ def begin_with(network: Translated, module: torch.nn.Module) -> None:
     tensors, graph = tensors_of(module), network.graph
     with torch.enable_grad():
         values = network.values(tensors.__getitem__, place_of(module))
-        owned = {name: compute(values) for name, compute in network.owned.items()}
-    graph.begin_with({name: known(name, value.detach()) for name, value in owned.items()})
-    graph.fix(
-        *(name for name, value in owned.items() if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER)
-    )
+        for name, compute in network.owned.items():
+            value = compute(values)
+            graph.begin_with({name: known(name, value.detach())})
+            if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER:
+                graph.fix(name)

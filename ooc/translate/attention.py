@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ooc.networks import layers
 from ooc.translate.binary import as_tensor, expanded
-from ooc.translate.building import Bias, Building, Constant, GraphTensor, Operand, Scores, Shape, exact
+from ooc.translate.building import Bias, Building, Constant, GraphTensor, Operand, Scores, Shape, floating
 from ooc.translate.elementwise import add, affine, reciprocal, softmax
 from ooc.translate.products import linear
 from ooc.translate.tensors import BATCH, MOST_AXES
@@ -52,7 +52,7 @@ def _of_heads(b: Building, values: Constant, like: GraphTensor, whole: bool) -> 
     heads, matrix = tuple(view.extent(view.beside_batch(axis)) for axis in range(rank - 2)), values.shape[-2:]
     kept = (*(h if e > 1 else 1 for e, h in zip(values.shape, heads, strict=False)), *matrix)
     size = (*(heads if whole or math.prod(kept[:-2]) > 1 else (1,) * len(heads)), *matrix)
-    value, joined = values.reshaped(kept).through(exact), (math.prod(size[:-2]), *matrix)
+    value, joined = values.reshaped(kept).through(floating), (math.prod(size[:-2]), *matrix)
     if math.prod(kept[:-2]) == 1:
         kept, size, value = (1, *matrix), joined, value.reshaped((1, *matrix))
     elif kept == size or len(size) >= MOST_AXES:  # more axes than a layer repeats along: it is repeated here
@@ -256,7 +256,7 @@ def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape, alone: bool)
     key = mask.value, have, heads, alone, q.dtype  # masks of windows are large, and the same in many layers
     if key not in b.site.shared:
         if alone:
-            value = mask.through(exact).reshaped((math.prod(have[:-2]), *have[-2:]))
+            value = mask.through(floating).reshaped((math.prod(have[:-2]), *have[-2:]))
             layer = layers.ParameterLayer(value.shape, value.shape, q.dtype)
             b.site.shared[key] = b.layer((), layer, {"value": value}, last=False)
         else:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ooc.networks import layers
-from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, exact
+from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, floating
 from ooc.translate.elementwise import add, affine, function, multiply, paired
 from ooc.translate.views import repeated
 
@@ -35,7 +35,7 @@ def as_tensor(b: Building, x: Operand, like: GraphTensor, size: Shape = ()) -> G
         return laid
     shape = laid.shape or (1,)
     layer = layers.ParameterLayer(shape, size or shape, like.dtype)
-    return b.layer((), layer, {"value": laid.reshaped(shape).through(exact)}, last=False)
+    return b.layer((), layer, {"value": laid.reshaped(shape).through(floating)}, last=False)
 
 
 def together(b: Building, xs: Sequence[GraphTensor]) -> Shape:

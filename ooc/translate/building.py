@@ -80,6 +80,12 @@ def exact(values: Any) -> Any:
     return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
 
 
+def floating(values: Any) -> Any:
+    """An array or a tensor of PyTorch as it is, where it is of floating numbers; else in f64."""
+    plain = values.dtype.kind == "f" if isinstance(values, np.ndarray) else values.is_floating_point()
+    return values if plain else exact(values)
+
+
 class FrozenNorm(NamedTuple):
     """A batch normalisation by running statistics: (x - mean) / sqrt(var + eps) * scale + shift, each one per channel; None: no
     scale, no shift."""
