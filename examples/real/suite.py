@@ -1,6 +1,7 @@
 """Other people's models, with random weights, as whole networks: taken or not, and as PyTorch has them, or exit status 1.
 
-python examples/real/suite.py [NAME ...] [--way torch|onnx|legacy|convert] [--json FILE]     (needs PyTorch, torchvision and timm)
+python examples/real/suite.py [NAME ...] [--way torch|onnx|legacy|convert] [--json FILE]     (needs PyTorch, torchvision, timm,
+segmentation_models_pytorch and monai)
 
 A model is right where ooc's output, without a budget and under a quarter and a sixteenth of what it took without one, is within
 2e-5 of PyTorch's, or within twice PyTorch's own distance from its result in float64. It comes by `ooc.torch.graph`, or by a file
@@ -10,6 +11,7 @@ of one of PyTorch's exporters to ONNX; --way convert: by `ooc.torch.convert_mode
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
@@ -48,8 +50,28 @@ TIMM = (
     "samvit_base_patch16_224", "vit_relpos_small_patch16_224", "sequencer2d_s",
 )  # fmt: skip
 OTHERS = {"deeplabv3_resnet50": (129, 97), "fcn_resnet50": (129, 97), "r3d_18": (16, 64, 64), "swin3d_t": (16, 64, 64)}
-NAMES = (*CLASSES, *TIMM, *OTHERS)
+SEGMENTATION: dict[str, Callable[[Any], Any]] = {  # of segmentation_models_pytorch
+    "unet_resnet18": lambda smp: smp.Unet("resnet18", encoder_weights=None),
+    "unetplusplus_mobilenet_v2": lambda smp: smp.UnetPlusPlus("mobilenet_v2", encoder_weights=None),
+    "fpn_efficientnet_b0": lambda smp: smp.FPN("efficientnet-b0", encoder_weights=None),
+    "pspnet_resnet18": lambda smp: smp.PSPNet("resnet18", encoder_weights=None),
+    "manet_resnet18": lambda smp: smp.MAnet("resnet18", encoder_weights=None),
+    "segformer_mit_b0": lambda smp: smp.Segformer("mit_b0", encoder_weights=None),
+}
+VOLUMES: dict[str, Callable[[Any], Any]] = {  # of monai
+    "monai_unet": lambda nets: nets.UNet(3, 1, 2, (8, 16, 32), (2, 2), num_res_units=2),
+    "monai_segresnet": lambda nets: nets.SegResNet(3, 8, 1, 2),
+    "monai_dynunet": lambda nets: nets.DynUNet(3, 1, 2, [3] * 3, [1, 2, 2], [2, 2], filters=[8, 16, 32]),
+    "monai_vnet": lambda nets: nets.VNet(3, 1, 2),
+    "monai_attention_unet": lambda nets: nets.AttentionUnet(3, 1, 2, (8, 16, 32), (2, 2)),
+    "monai_unetr": lambda nets: nets.UNETR(1, 2, (48, 48, 48), 8, 96, 192, 6),
+    "monai_swin_unetr": lambda nets: nets.SwinUNETR(1, 2, feature_size=12),
+}
+NAMES = (*CLASSES, *TIMM, *OTHERS, *SEGMENTATION, *VOLUMES)
 SIDES = {"inception_v3": 299, "crossvit_tiny_240": 240}
+SHAPES = (
+    OTHERS | dict.fromkeys(SEGMENTATION, (160, 96)) | dict.fromkeys(VOLUMES, (48, 48, 48)) | {"monai_swin_unetr": (64, 32, 32)}
+)
 
 
 class Trial(NamedTuple):
@@ -80,6 +102,10 @@ def module_of(name: str) -> tuple[Any, Any]:
     torch.manual_seed(0)
     if name in TIMM:
         module = timm.create_model(name, pretrained=False)
+    elif name in SEGMENTATION:
+        module = SEGMENTATION[name](importlib.import_module("segmentation_models_pytorch"))
+    elif name in VOLUMES:
+        module = VOLUMES[name](importlib.import_module("monai.networks.nets"))
     elif name in OTHERS:
         family = torchvision.models.segmentation if "resnet50" in name else torchvision.models.video
         without = {"weights_backbone": None} if "resnet50" in name else {}
@@ -94,7 +120,7 @@ def module_of(name: str) -> tuple[Any, Any]:
     for parameter in module.parameters():  # heads that begin with zeros would show nothing
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
-    return module.eval(), torch.randn(1, 3, *OTHERS.get(name, (side, side)))
+    return module.eval(), torch.randn(1, 1 if name in VOLUMES else 3, *SHAPES.get(name, (side, side)))
 
 
 def by_file(dynamo: bool) -> Callable[[Any, Any], ooc.Graph]:
