@@ -178,14 +178,9 @@ class Built(ArrangingGraph):
         return self.add_layer(layers.BatchNormLayer(as_float("eps", eps), as_float("momentum", momentum), act, coef), (x,), name)
 
     def instance_norm(
-        self,
-        x: str,
-        *,
-        eps: float = 1e-5,
-        affine: bool = True,
-        activation: str | Activation | None = None,
+        self, x: str, *, eps: float = 1e-5, affine: bool = True, activation: str | Activation | None = None,
         name: str | None = None,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """As `batch_norm`, with statistics over the positions of each channel of each sample; none run.
 
         affine: whether there is a scale and a bias, one of each channel; default True."""
@@ -196,10 +191,8 @@ class Built(ArrangingGraph):
         name: str | None = None,
     ) -> str:  # fmt: skip
         """As `instance_norm`, with statistics over the positions of `groups` groups of channels."""
-        act, coef = act_of(activation)
-        return self.add_layer(
-            layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), act, coef, bool(affine)), (x,), name
-        )
+        layer = layers.GroupNorm(as_int("groups", groups), as_float("eps", eps), *act_of(activation), affine)
+        return self.add_layer(layer, (x,), name)
 
     def add(
         self, x: str, z: str, *, beta: float = 1.0, activation: str | Activation | None = None, name: str | None = None

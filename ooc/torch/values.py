@@ -42,9 +42,8 @@ class ComputedValues(Mapping[Node, Any]):
             return there
         if node not in self._places:
             raise KeyError(node)
-        calls = self._missing(node)
+        calls, values = self._missing(node)
         readers = Counter(x for call in calls for x in call.all_input_nodes)
-        values: dict[Node, Any] = {}
         for call in calls:
             values[call] = self._compute(call, values)
             readers.subtract(call.all_input_nodes)
@@ -58,20 +57,22 @@ class ComputedValues(Mapping[Node, Any]):
     def _there(self, node: Node) -> Any:
         return self._known[node] if node in self._known else self._held.get(node)
 
-    def _missing(self, node: Node) -> list[Node]:
-        """The calls that lead to a node from what is there, in order."""
-        missing, open_ends = {node}, [node]
+    def _missing(self, node: Node) -> tuple[list[Node], dict[Node, Any]]:
+        """The calls that lead to a node from what is there, in order, and that."""
+        missing, open_ends, there = {node}, [node], dict[Node, Any]()
         while open_ends:
             for x in open_ends.pop().all_input_nodes:
-                if x in self._places and x not in missing and self._there(x) is None:
+                value = self._there(x)
+                if value is not None:
+                    there[x] = value
+                elif x in self._places and x not in missing:
                     missing.add(x)
                     open_ends.append(x)
-        return sorted(missing, key=self._places.__getitem__)
+        return sorted(missing, key=self._places.__getitem__), there
 
     def _compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
         def operand(x: Node) -> Any:
-            value = values[x] if x in values else self._there(x)
-            return _empty(x, self._device) if value is None else value
+            return values[x] if x in values else _empty(x, self._device)
 
         arguments = node.args, {k: self._device if k == "device" and v is not None else v for k, v in node.kwargs.items()}
         args, keywords = pytree.tree_map_only(Node, operand, arguments)

@@ -143,14 +143,9 @@ class GroupNorm(Layer):
         writer.call(BnMoments(**sizes), (x,), (mean, var), along, cut=not self._in_bands(writer, x))
         zeros, ones = plain(writer, sizes["k"])
         k, extent = writer.shape(x)
-        shape, behind = (writer.batch, k, *extent), ("identity", 0.0) if self.affine else (self.act, self.coef)
-        writer.call(
-            BnApply(**sizes, eps=self.eps, act=behind[0], coef=behind[1]),
-            (x, mean, var, ones, zeros),
-            (unit,),
-            along,
-            shape=shape,
-        )
+        act, coef = ("identity", 0.0) if self.affine else (self.act, self.coef)
+        op = BnApply(**sizes, eps=self.eps, act=act, coef=coef)
+        writer.call(op, (x, mean, var, ones, zeros), (unit,), along, shape=(writer.batch, k, *extent))
         if not self.affine:
             return
         op = BnApply(writer.batch, k, extent, 0.0, self.act, self.coef, dtype=writer.dtype(x))
