@@ -72,9 +72,10 @@ void bind_functions(py::module_ &m) {
 void bind_matmul(py::module_ &m) {
   call(m, "matmul", &matmul, py::arg("dtype"), py::arg("y"), py::arg("y_strides"), py::arg("acc"), py::arg("acc_strides"),
        py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"), py::arg("shape"), py::arg("alpha"), py::arg("more"),
-       py::arg("last"), py::arg("threads") = 1,
+       py::arg("last"), py::arg("run"), py::arg("begin"), py::arg("threads") = 1,
        "y = alpha * (acc + a b) where last, else acc += a b; without more acc counts as 0. shape: samples, heads, rows, columns, c; "
-       "strides of b: of samples, heads, columns, c.");
+       "strides of b: of samples, heads, columns, c; run: terms that are summed before they are added, 0: all one after the other; "
+       "begin: of the first one among all.");
 }
 
 void bind_attention(py::module_ &m) {

@@ -60,7 +60,7 @@ void attention(int of, int dtype, const Ten &data, const TenFours &strides, cons
 // products/matmul.cpp
 void matmul(int dtype, uintptr_t y, const Four &y_strides, uintptr_t acc, const Four &acc_strides, uintptr_t a,
             const Four &a_strides, uintptr_t b, const Four &b_strides, const Five &shape, double alpha, bool more, bool last,
-            int threads);
+            i64 run, i64 begin, int threads);
 
 // resize.cpp
 using Table = std::array<uintptr_t, 3>;  // addresses: first, second, share

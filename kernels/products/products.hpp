@@ -36,6 +36,7 @@ struct Product {
   i64 heads, rows, columns, c;
   double alpha;
   bool more, last;
+  i64 run, begin;  // terms that are summed before they are added to the others, 0: all; where the first one stands among all
 };
 
 struct Piece {

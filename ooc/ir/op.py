@@ -251,6 +251,11 @@ class Op(metaclass=Once):
         return ((self.reduce, self.ordered),)
 
     @property
+    def ordered_steps(self) -> dict[str, int]:
+        """Loop dims that may be split without changing the order of summation at multiples of a number alone."""
+        return {}
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         return (*self.inputs, *self.outputs)
 

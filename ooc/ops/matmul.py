@@ -10,10 +10,13 @@ from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Sizes, Tile
-from ooc.ops.reduce import in_chain
+from ooc.ops.reduce import in_runs
 from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise, check_positive
 
+RUN = (
+    1024  # terms of a long sum that are summed before they are added to it: one chain of millions loses digits, and at last terms
+)
 HOWS = ("nn", "nt", "tn")  # whether a and b are transposed: a b, a b^T, a^T b
 
 
@@ -23,7 +26,8 @@ class MatMul(Elementwise):
     """y = alpha * a b (nn), a b^T (nt) or a^T b (tn); y is n x k x rows x columns, k the heads, c what is summed.
 
     a is n x k x rows x c (tn: c x rows), b is n x k x c x columns (nt: columns x c). Summed in the compute type, along c in its
-    order. Sources: cublasGemmStridedBatchedEx; torch.matmul; ONNX MatMul. Descriptor: `matmul.nn n= k= h= w= c= [alpha=]`.
+    order; sums of more than RUN terms by runs of so many, which are added in their order. Sources: cublasGemmStridedBatchedEx;
+    torch.matmul; ONNX MatMul. Descriptor: `matmul.nn n= k= h= w= c= [alpha=]`.
     """
 
     how: str
@@ -48,6 +52,15 @@ class MatMul(Elementwise):
     @property
     def kind(self) -> str:  # type: ignore[override]
         return f"matmul.{self.how}"
+
+    @property
+    def run(self) -> int:
+        """Terms that are summed before they are added to the others; 0: the sum is one chain."""
+        return RUN if self.c > RUN else 0
+
+    @property
+    def ordered_steps(self) -> dict[str, int]:  # type: ignore[override]
+        return {"c": RUN} if self.run else {}
 
     @cached_property
     def dims(self) -> dict[str, int]:  # type: ignore[override]
@@ -89,7 +102,7 @@ class MatMul(Elementwise):
         acc = blocks.get(self.state[0].name)
         terms = a[:, :, :, :, None] * b[:, :, None]
         before = None if first or acc is None else acc.array[:, :, :, None].astype(compute, copy=False)
-        total = in_chain(terms, before, 3)[:, :, :, 0]
+        total = in_runs(terms, before, 3, self.run, tile["c"].lo)[:, :, :, 0]
         if not last and acc is not None:
             acc.array[...] = total
         else:

@@ -74,6 +74,15 @@ def in_chain(terms: Any, before: Any, axis: int) -> Any:
     return np.take(np.cumsum(chain, axis=axis), [-1], axis=axis)
 
 
+def in_runs(terms: Any, before: Any, axis: int, run: int, begin: int) -> Any:
+    """The same of runs of so many terms, each summed before it is added; begin: of the first term among all. run 0: one chain."""
+    if not run:
+        return in_chain(terms, before, axis)
+    cuts = range(run - begin % run, terms.shape[axis], run)
+    runs = [in_chain(some, None, axis) for some in np.split(terms, cuts, axis=axis)]
+    return in_chain(np.concatenate(runs, axis=axis), before, axis)
+
+
 def fold(total: Any, blocks: Mapping[str, Block], name: str, first: bool, last: bool) -> None:
     """Add a tile's sum to the partial sum; at the end, round it to the output."""
     acc = blocks.get("acc")

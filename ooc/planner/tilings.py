@@ -20,7 +20,7 @@ def ladder(op: Op) -> Grid:
     """A coarse grid over all tile sizes, from 1 to the whole extent on every dim."""
     free = [d for d, e in op.dims.items() if e > 1 and d not in op.whole]
     per_dim = max(2, int(MOST ** (1 / max(1, len(free)))))
-    return _grid(op, {d: _steps(d, op.dims[d], per_dim + (d == tall(op))) for d in free})
+    return _grid(op, {d: _steps(op, d, per_dim + (d == tall(op))) for d in free})
 
 
 def tall(op: Op) -> str:
@@ -28,18 +28,21 @@ def tall(op: Op) -> str:
     return next((d for d in ("o", "p", "q") if op.dims.get(d, 1) > 1), "")
 
 
-def _steps(dim: str, extent: int, most: int) -> list[int]:
-    """At most `most` tile sizes for an extent, from whole to 1, in equal ratios."""
+def _steps(op: Op, dim: str, most: int) -> list[int]:
+    """At most `most` tile sizes for a dim, from whole to 1, in equal ratios."""
+    extent = op.dims[dim]
     ratio = extent ** (1 / max(1, most - 1))
     sizes = {math.ceil(extent / ratio**i) for i in range(most)} | {1, extent}
-    return sorted({_rounded(dim, s, extent) for s in sizes})
+    return sorted({_rounded(op, dim, s) for s in sizes})
 
 
-def _rounded(dim: str, size: int, extent: int) -> int:
+def _rounded(op: Op, dim: str, size: int) -> int:
     """The size that cuts as often but evenly; channels and groups in whole vectors and, where there are many channels, in
-    kernels' blocks."""
+    kernels' blocks, or steps of their sums."""
+    extent, step = op.dims[dim], op.ordered_steps.get(dim, 0)
     even = -(-extent // -(-extent // size))
     grain = 1 if dim not in ("g", "k", "c") or even < (12 if dim == "g" else 24) else 16 if even <= 96 or dim == "g" else 64
+    grain = step if step and even >= step // 2 else grain
     return min(extent, -(-even // grain) * grain)
 
 
@@ -50,7 +53,7 @@ def around(op: Op, best: Mapping[str, int]) -> Grid:
     choices = {}
     for d in free:
         near = {min(op.dims[d], max(1, round(best[d] * r))) for r in ratios}
-        choices[d] = sorted({_rounded(d, s, op.dims[d]) for s in near} | {best[d]})
+        choices[d] = sorted({_rounded(op, d, s) for s in near} | {best[d]})
     while math.prod(map(len, choices.values())) > 2 * MOST:
         longest = max(choices, key=lambda d: len(choices[d]))
         choices[longest] = [*choices[longest][::2], best[longest]]
@@ -73,13 +76,13 @@ def _grid(op: Op, choices: dict[str, list[int]]) -> Grid:
 
 
 def in_order(op: Op, sizes: Grid) -> Any:
-    """Which tilings keep the order of every sum: only dims that may be split are, and one only when those before it
-    advance one by one."""
+    """Which tilings keep the order of every sum: only dims that may be split are, at multiples of their steps, and one only when
+    those before it advance one by one."""
     allowed: Any = True
     for reduce, ordered in op.ordered_folds:
         for d in reduce:
-            stepwise: Any = d in ordered
-            for before in ordered[: ordered.index(d)] if stepwise else ():
+            stepwise: Any = sizes[d] % op.ordered_steps.get(d, 1) == 0 if d in ordered else False
+            for before in ordered[: ordered.index(d)] if d in ordered else ():
                 stepwise = stepwise & (sizes[before] == 1)
             allowed = allowed & ((sizes[d] >= op.dims[d]) | stepwise)
     return allowed

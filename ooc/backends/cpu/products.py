@@ -38,6 +38,8 @@ def _matmul(op: MatMul, workspace: Any, threads: int) -> Kernel:
             op.alpha,
             not first,
             last,
+            op.run,
+            tile["c"].lo,
             threads,
         )
 

@@ -149,7 +149,7 @@ def _binary(op: ops.Binary) -> Numbers:
 
 
 def _matmul(op: ops.MatMul) -> Numbers:
-    return (op.how == "tn", op.how == "nt"), (op.alpha,)
+    return (op.how == "tn", op.how == "nt", op.run), (op.alpha,)
 
 
 def _attention(op: ops.Attention) -> Numbers:
