@@ -156,6 +156,14 @@ inline i64 item_size(Dtype t) {
 // Activations
 // ---------------------------------------------------------------------------------------------
 
+// Coefficients from the constant one on.
+OOC_INLINE double polynomial(double, double last) { return last; }
+
+template <typename... Rest>
+OOC_INLINE double polynomial(double x, double first, Rest... rest) {
+  return polynomial(x, rest...) * x + first;
+}
+
 // exp(x) = scale + part and exp(x) - 1 = (scale - 1) + part, in f64 but only as accurate as f32
 // needs (1e-9 relative, near zero too). Unlike libm's it vectorises, as do the others for f32 below.
 struct Exp {
@@ -168,15 +176,7 @@ struct Exp {
     const double t = x * 1.4426950408889634 + shift;
     const double r = x - (t - shift) * 0.69314718055994531;
     scale = bit_cast<double>((bit_cast<uint64_t>(t) << 52) + bit_cast<uint64_t>(1.0));
-    double p = 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    part = scale * (p * r);
+    part = scale * (polynomial(r, 1.0, 0.5, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320) * r);
   }
 
   OOC_INLINE double exp() const { return scale + part; }
@@ -215,19 +215,10 @@ OOC_INLINE double error_function(double x) { return std::erf(x); }
 OOC_INLINE double error_function(float x) {
   const float size = std::fabs(x);
   const double z = choose(size > 4.0f, 4.0f, size), t = z * z;
-  double p = -1.3618908231423516e-08;
-  p = p * t + 4.768405018267005e-06;
-  p = p * t + 0.0003826560427885962;
-  p = p * t + 0.003853090832799887;
-  p = p * t + 0.054369392422242924;
-  p = p * t + 0.18505351494022404;
-  p = p * t + 1.1283791699574448;
-  double q = 6.390792802818335e-05;
-  q = q * t + 0.001312413145690749;
-  q = q * t + 0.015479382527254082;
-  q = q * t + 0.11396060979055317;
-  q = q * t + 0.4973328389733123;
-  q = q * t + 1.0;
+  const double p = polynomial(t, 1.1283791699574448, 0.18505351494022404, 0.054369392422242924, 0.003853090832799887,
+                              0.0003826560427885962, 4.768405018267005e-06, -1.3618908231423516e-08);
+  const double q = polynomial(t, 1.0, 0.4973328389733123, 0.11396060979055317, 0.015479382527254082, 0.001312413145690749,
+                              6.390792802818335e-05);
   const double y = choose(size > 4.0f, 1.0, z * p / q);
   return choose(x < 0.0f, -y, y);
 }
@@ -237,17 +228,7 @@ OOC_INLINE double softplus_rest(double x) { return std::log1p(std::exp(-std::fab
 
 OOC_INLINE double softplus_rest(float x) {
   const double m = Exp(-std::fabs(x)).exp(), s = m / (2.0 + m), t = s * s;
-  double p = 2.0 / 19;
-  p = p * t + 2.0 / 17;
-  p = p * t + 2.0 / 15;
-  p = p * t + 2.0 / 13;
-  p = p * t + 2.0 / 11;
-  p = p * t + 2.0 / 9;
-  p = p * t + 2.0 / 7;
-  p = p * t + 2.0 / 5;
-  p = p * t + 2.0 / 3;
-  p = p * t + 2.0;
-  return s * p;
+  return s * polynomial(t, 2.0, 2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19);
 }
 
 OOC_INLINE double exponential(double x) { return std::exp(x); }

@@ -18,7 +18,7 @@ from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.axis_maps import compose, hull, owned
 from ooc.ir.bounds import Node, trace_stages
 from ooc.ir.op import Fold, Op, Operand, StageMaps
-from ooc.ir.region import FEW, Along, Sizes, Span, Tile, least
+from ooc.ir.region import FEW, Sizes, Span, Tile, least
 
 
 class Fused(Op):
@@ -137,18 +137,10 @@ class Fused(Op):
         for fold, stage in zip(self.folds, self.fold_stages, strict=True):
             maps = self.stage_maps[stage]
             op = self.nodes[stage].op
-            free = [o for o in op.ordered if o not in op.ordered_steps or isinstance(maps[o][0], Along)]
+            free = [o for o in op.ordered if o not in op.ordered_steps]  # a loop dim may stand for several of a step
             splits = tuple(dict.fromkeys(d for o in free for d in maps[o][0].dims))
             ordered.append((fold.reduce, splits))
         return tuple(ordered)
-
-    @cached_property
-    def ordered_steps(self) -> dict[str, int]:  # type: ignore[override]
-        steps = dict[str, int]()
-        for stage in self.fold_stages:
-            for o, step in self.nodes[stage].op.ordered_steps.items():
-                steps |= {d: max(step, steps.get(d, 1)) for d in self.stage_maps[stage][o][0].dims}
-        return steps
 
     @cached_property
     def feeds(self) -> tuple[tuple[int, ...], ...]:

@@ -113,8 +113,8 @@ class LayerGraph:
         """A layer of any kind of `ooc.networks.layers`. Raises ShapeError where it does not fit what it reads."""
         for x in reads:
             self._known(x, layer.kind)
-            if not self.shapes[x] and layer.kind not in ("reshape", "round"):
-                raise ShapeError(f"{layer.kind}: {x} has one number of each sample and no channels; reshape it to (1,)")
+            if not self.shapes[x] and not layer.without_channels:
+                raise ShapeError(f"{layer.kind}: {x} is one number, without channels; it reads (1,) and more")
         if layer.takes not in (None, len(reads)):
             raise ArgumentError(f"{layer.kind}: reads {layer.takes} tensors, got {', '.join(reads) or 'none'}")
         y = name if name is not None else self._fresh(layer.kind)

@@ -17,11 +17,11 @@ from ooc.networks import Graph
 from ooc.networks.layers import Reshape, Round
 from ooc.onnx.folding import Folder
 from ooc.onnx.layout import front
-from ooc.translate.attention import multiplied
+from ooc.translate.attention import multiplied, returned
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import MaximaPlaces
-from ooc.translate.views import permuted, with_an_axis
+from ooc.translate.views import permuted
 
 Value = GraphTensor | MaximaPlaces | np.ndarray[Any, Any] | None  # None: left out
 Operator = Callable[["OnnxNode"], Any]  # to a Value, or a list of them
@@ -154,9 +154,8 @@ class OnnxTranslator(Site):
         if last:
             rank = len(value.shape)
             value = permuted(self._turning(name), value, (0, rank - 1, *range(1, rank - 1)))
-        last_one = Building(self, f"output {name}", name, "")
         extent = value.shape[1:]
-        value = last_one.settled(with_an_axis(last_one, multiplied(last_one, value)))
+        value = returned(Building(self, f"output {name}", name, ""), value)
         rounds = name in self.stored and value.dtype in DTYPES
         if value.shape[1:] != extent or (value.name != name and self.unused(name) and not rounds):
             value = Building(self, f"output {name}", "" if rounds else name, "").add(value, Reshape(extent))

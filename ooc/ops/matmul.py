@@ -14,9 +14,7 @@ from ooc.ops.reduce import in_runs
 from ooc.ops.registry import register
 from ooc.ops.spatial import Elementwise, check_positive
 
-RUN = (
-    1024  # terms of a long sum that are summed before they are added to it: one chain of millions loses digits, and at last terms
-)
+RUN = 1024  # terms of a long sum that are summed apart, then added: one chain of millions of terms loses digits
 HOWS = ("nn", "nt", "tn")  # whether a and b are transposed: a b, a b^T, a^T b
 
 

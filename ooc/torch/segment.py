@@ -20,7 +20,8 @@ from ooc.torch import between
 from ooc.torch.holding import HeldPass, PassSessions
 from ooc.torch.tracing import place_of, tensors_of
 from ooc.torch.translation import Translated
-from ooc.torch.translator import DTYPES, MovedStatistic, Values
+from ooc.torch.translator import DTYPES, MovedStatistic
+from ooc.torch.values import ComputedValues
 
 SEEDS = 1 << 62  # of dropout
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -63,6 +64,7 @@ class Segment:
         apart: gradients that no plan of both passes within the budget has.
         idle: the module's session that waits for the next pass.
         refusals: why it cannot be trained, by which tensors want gradients; None: it can.
+        reached: outputs that have gradients, by the tensors that want them.
     """
 
     translated: Translated
@@ -73,6 +75,7 @@ class Segment:
     apart: set[tuple[str, ...]] = field(default_factory=set)
     idle: list[HeldPass] = field(default_factory=list)
     refusals: dict[tuple[bool, ...], UnsupportedError | None] = field(default_factory=dict)
+    reached: dict[tuple[str, ...], set[str]] = field(default_factory=dict)
 
     def plan(self, train: bool | str, gradients: tuple[str, ...] | None = None) -> NetworkPlan:
         """A plan, made once. gradients: in modes "backward" and "both", of which tensors."""
@@ -109,7 +112,7 @@ class Segment:
         """How a forward pass is planned: as in training where that differs."""
         return "forward" if self.translated.trains else False
 
-    def lent(self, values: Values) -> dict[str, torch.Tensor]:
+    def lent(self, values: ComputedValues) -> dict[str, torch.Tensor]:
         """Parameters and statistics of the graph, as tensors that autograd follows to the module's."""
         parameters, moving = (
             self.translated.graph.parameters,
@@ -118,7 +121,7 @@ class Segment:
         tensors = {name: compute(values).to(TORCH[parameters[name].dtype]) for name, compute in self.translated.owned.items()}
         return {name: value.clone() if name in moving else value for name, value in tensors.items()}
 
-    def named(self, inputs: Sequence[torch.Tensor], values: Values) -> dict[str, torch.Tensor]:
+    def named(self, inputs: Sequence[torch.Tensor], values: ComputedValues) -> dict[str, torch.Tensor]:
         """Inputs, and what is fed and lent, by their names in the graph."""
         translated = self.translated
         fed = {name: compute(values).to(TORCH[translated.graph.dtypes[name]]) for name, compute in translated.fed.items()}
@@ -131,9 +134,12 @@ class Segment:
             names = tuple(name for name, tensor in self.named(inputs, values).items() if tensor.requires_grad)
         return names if self.differentiable(names) else ()
 
-    def differentiable(self, variables: Sequence[str]) -> set[str]:
+    def differentiable(self, variables: tuple[str, ...]) -> set[str]:
         """Outputs that have gradients by these."""
-        return dependent(self.translated.graph, variables) & {*self.translated.graph.outputs}
+        if variables not in self.reached:
+            graph = self.translated.graph
+            self.reached[variables] = dependent(graph, variables) & {*graph.outputs}
+        return self.reached[variables]
 
     def refusal(self, inputs: Sequence[torch.Tensor], module: torch.nn.Module) -> UnsupportedError | None:
         """Why it cannot be trained: a gradient would have to pass a layer that has none."""

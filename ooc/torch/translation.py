@@ -16,7 +16,7 @@ from ooc.networks import Graph
 from ooc.networks.tensors import Role
 from ooc.torch import attention, elementwise, filters, moving, reductions, sampling, windows  # noqa: F401  they register what they translate
 from ooc.torch.tracing import Trace, place_of, tensors_of, traced
-from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, Values, name_of
+from ooc.torch.translator import REMEDY, Begin, Computed, MovedStatistic, TorchTranslator, name_of
 from ooc.torch.values import ComputedValues
 from ooc.translate.building import Constant, GraphTensor, Shape
 from ooc.translate.parts import MaximaPlaces
@@ -54,7 +54,7 @@ class Translated:
     trains: bool
     spec: Any
 
-    def values(self, tensors: Callable[[str], torch.Tensor], device: torch.device) -> Values:
+    def values(self, tensors: Callable[[str], torch.Tensor], device: torch.device) -> ComputedValues:
         """What PyTorch computes, from parameters and buffers by name, on a device what it makes anew."""
         known = {node: tensors(value) if isinstance(value, str) else value for node, value in self.given.items()}
         return ComputedValues(known, self.computed, device)
@@ -184,8 +184,8 @@ def begin_with(network: Translated, module: torch.nn.Module) -> None:
     tensors, graph = tensors_of(module), network.graph
     with torch.enable_grad():
         values = network.values(tensors.__getitem__, place_of(module))
-        for name, compute in network.owned.items():
-            value = compute(values)
-            graph.begin_with({name: known(name, value.detach())})
-            if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER:
-                graph.fix(name)
+        owned = {name: compute(values) for name, compute in network.owned.items()}
+    graph.begin_with({name: known(name, value.detach()) for name, value in owned.items()})
+    graph.fix(
+        *(name for name, value in owned.items() if not value.requires_grad and graph.parameters[name].role is Role.PARAMETER)
+    )

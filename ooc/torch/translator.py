@@ -15,11 +15,11 @@ from torch.utils import _pytree as pytree
 from ooc.errors import DtypeError, ShapeError, UnsupportedError
 from ooc.networks import Graph
 from ooc.networks.layers.base import Layer
-from ooc.translate.attention import multiplied
+from ooc.torch.values import ComputedValues
+from ooc.translate.attention import multiplied, returned
 from ooc.translate.building import Building, Constant, FrozenNorm, GraphTensor, Operand, Shape, Site, registering
 from ooc.translate.elementwise import clamping
 from ooc.translate.parts import MaximaPlaces, places
-from ooc.translate.views import with_an_axis
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 STORED = {  # as which integers a graph returns what is no floating number
@@ -27,8 +27,7 @@ STORED = {  # as which integers a graph returns what is no floating number
 }  # fmt: skip
 REMEDY = "ooc.torch.convert_model leaves such a module to PyTorch and takes its neighbours"
 
-Values = Mapping[Node, Any]  # what PyTorch has computed, by node
-Computed = Callable[[Values], torch.Tensor]
+Computed = Callable[[ComputedValues], torch.Tensor]  # of what PyTorch computes, by node
 
 
 class MovedStatistic(NamedTuple):
@@ -102,7 +101,7 @@ class TorchTranslator(Site):
     def output(self, value: GraphTensor, dtype: torch.dtype) -> str:
         """A tensor that is returned; its name as an output. dtype: PyTorch's."""
         returning = Building(self, "what it returns", value.name, REMEDY)
-        name = returning.settled(with_an_axis(returning, multiplied(returning, value))).name
+        name = returned(returning, value).name
         if name in self.graph.inputs or self.graph.shapes[name] != value.shape[1:]:
             name = self.graph.reshape(name, value.shape[1:])
         if dtype in STORED and not self.follows:  # else PyTorch converts it

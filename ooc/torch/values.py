@@ -4,7 +4,7 @@ alone."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,7 +13,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 
-class ComputedValues(Mapping[Node, Any]):
+class ComputedValues:
     """Values by node, each computed when it is read, and gone when nobody holds it. What draws numbers is computed at once.
 
     Parameters:
@@ -30,18 +30,10 @@ class ComputedValues(Mapping[Node, Any]):
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 self._known[node] = self[node]
 
-    def __iter__(self) -> Iterator[Node]:
-        return iter((*self._known, *self._places))
-
-    def __len__(self) -> int:
-        return len(self._known | self._places)
-
     def __getitem__(self, node: Node) -> Any:
         there = self._there(node)
         if there is not None:
             return there
-        if node not in self._places:
-            raise KeyError(node)
         calls, values = self._missing(node)
         readers = Counter(x for call in calls for x in call.all_input_nodes)
         for call in calls:

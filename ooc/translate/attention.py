@@ -12,7 +12,7 @@ from ooc.translate.building import Bias, Building, Constant, GraphTensor, Operan
 from ooc.translate.elementwise import add, affine, reciprocal, softmax
 from ooc.translate.products import linear
 from ooc.translate.tensors import BATCH, MOST_AXES
-from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped, viewed
+from ooc.translate.views import Arrangement, Changed, broadcast, exchanged, in_matrices, permuted, reshaped, viewed, with_an_axis
 
 MOST_BIASES = 2  # that attention takes: of heads and of windows, say
 
@@ -262,6 +262,11 @@ def _bias(b: Building, mask: Operand, q: GraphTensor, shape: Shape, alone: bool)
         else:
             b.site.shared[key] = _of_heads(b, mask.reshaped(have), q, whole=False)
     return b.site.shared[key]
+
+
+def returned(b: Building, x: GraphTensor) -> GraphTensor:
+    """A result as a tensor of the graph: a product is computed, one number of each sample has a channel."""
+    return b.settled(with_an_axis(b, multiplied(b, x)))
 
 
 def einsum(b: Building, equation: str, operands: Sequence[Operand], last: bool = True) -> GraphTensor:

@@ -69,6 +69,7 @@ from ooc.ops.distance import DISTANCES
 from ooc.ops.function import FUNCTIONS
 from ooc.ops.grid_sample import MODES, PADDINGS
 from ooc.ops.matmul import HOWS as PRODUCTS
+from ooc.ops.matmul import RUN
 from ooc.ops.resize import BORDERS, HOWS
 from ooc.ops.spatial import IN
 
@@ -272,9 +273,13 @@ def _binary(how: str) -> Callable[[random.Random, Common], Op]:
 
 
 def _matmul(how: str) -> Callable[[random.Random, Common], Op]:
+    """One in five has sums of several runs."""
+
     def make(rng: random.Random, common: Common) -> Op:
-        extent, alpha = tuple(rng.randint(1, 12) for _ in range(2)), rng.choice((1.0, 0.5))
-        return MatMul(how, rng.randint(1, 3), rng.randint(1, 4), extent, rng.randint(1, 12), alpha, **common)
+        long = rng.random() < 0.2
+        extent, alpha = tuple(rng.randint(1, 3 if long else 12) for _ in range(2)), rng.choice((1.0, 0.5))
+        c = RUN + rng.randint(1, RUN + 9) if long else rng.randint(1, 12)
+        return MatMul(how, rng.randint(1, 3), rng.randint(1, 4), extent, c, alpha, **common)
 
     return make
 

@@ -154,5 +154,5 @@ def test_outputs_of_one_number_of_each_sample(share: int | None, tmp_path: Path)
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
     g = scored(())
-    with pytest.raises(ooc.ShapeError, match=r"linear: y has one number of each sample and no channels"):
+    with pytest.raises(ooc.ShapeError, match=r"linear: y is one number, without channels"):
         g.linear("y", 3)

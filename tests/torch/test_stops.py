@@ -284,12 +284,12 @@ def test_outputs_that_have_no_gradients_say_so() -> None:
         plain = Model(body).double()
         model = ooc.torch.convert_model(copy.deepcopy(plain), "4 MiB", device="cpu")
         x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
-        given = [x.clone().requires_grad_() for _ in range(2)]
-        expected, outputs = (y if isinstance(y, tuple) else (y,) for y in (plain(given[0]), model(given[1])))
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        expected, outputs = (y if isinstance(y, tuple) else (y,) for y in (plain(leaves[0]), model(leaves[1])))
         for y, z in zip(outputs, expected, strict=True):
             assert y.dtype == z.dtype and y.requires_grad == z.requires_grad
             torch.testing.assert_close(y, z, rtol=1e-11, atol=1e-12)
         if expected[0].requires_grad:
             for y in (expected[0], outputs[0]):
                 y.square().sum().backward()
-            torch.testing.assert_close(given[1].grad, given[0].grad, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-11, atol=1e-12)

@@ -19,11 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """Base of the layers: frozen dataclasses of what the user said. takes: how many tensors it reads; None: any number."""
+    """Base of the layers: frozen dataclasses of what the user said. takes: how many tensors it reads; None: any number.
+    without_channels: whether it reads one number of each sample."""
 
     kind: ClassVar[str]
     takes: ClassVar[int | None] = 1
     is_loss: ClassVar[bool] = False
+    without_channels: ClassVar[bool] = False
 
     def fields(self) -> dict[str, Any]:
         """What makes it again, for JSON."""

@@ -245,6 +245,7 @@ class Round(Layer):
     store: str
 
     kind = "round"
+    without_channels = True
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         return reads[0]

@@ -222,6 +222,7 @@ class Reshape(Layer):
     size: Shape
 
     kind = "reshape"
+    without_channels = True
 
     def shape(self, reads: Sequence[Shape]) -> Shape:
         if math.prod(self.size) != math.prod(reads[0]) or len(self.size) > 4:
