@@ -114,7 +114,7 @@ def converted(module: Any, x: Any) -> Conversion:
     segment = module.forward.segment((x.requires_grad_(),), {})
     budget = APART
     if hasattr(segment, "of_pass"):
-        budget = segment.of_pass(segment.wanted([x], module)).peaks["device"] // 4
+        budget = segment.of_pass(segment.variables([x], module)).peaks["device"] // 4
     ooc.torch.convert_model(module, budget, device="cpu")
     seconds = []
     for _ in range(2):

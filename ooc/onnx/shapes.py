@@ -69,6 +69,17 @@ def gather(context: OnnxNode) -> GraphTensor:
     return parts.gathered(context, x, axis, parts.places(context, places.ravel(), x.shape[axis]), places.shape)
 
 
+@operator("GatherND")
+def gather_together(context: OnnxNode) -> GraphTensor:
+    """Places of the first axes, or of those behind the first few that both have, that are constant."""
+    x, at, shared = context.tensor(), context.constant(1, "indices"), context.attribute("batch_dims", 0)
+    if not 0 <= shared < at.ndim or not 0 < at.shape[-1] <= len(x.shape) - shared:
+        raise context.refuse(f"places of shape {at.shape} of a tensor of shape {x.shape}, batch_dims={shared}")
+    if any(e > 1 and (at != at.take([0], d)).any() for d, e in enumerate(at.shape[:shared])):
+        raise context.refuse("at other places of each sample", "the places are the same for all")
+    return along.gathered_together(context, x, shared, at[(0,) * shared])
+
+
 @operator("Slice")
 def slice_(context: OnnxNode) -> GraphTensor:
     x = context.tensor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ooc.networks import layers
@@ -67,13 +68,17 @@ def diagonal(context: TorchCall) -> GraphTensor:
 
 @operator("index_select", "index")
 def index(context: TorchCall) -> GraphTensor:
-    """Places that are constants of the code, along one axis."""
+    """Places that are constants of the code, along one axis or neighbouring ones."""
     x = context.tensor()
     if "indices" in context.arguments:
         named = [(axis, one) for axis, one in enumerate(context.arguments["indices"]) if one is not None]
-        if len(named) != 1:
-            raise context.refuse("places along several axes at once")
-        ((axis, places),) = named
+        axis, places = named[0]
+        if len(named) > 1:
+            if named[-1][0] - axis >= len(named):
+                raise context.refuse("places along several axes that are no neighbours")
+            shapes = [shape_of(one) for _, one in named]
+            lists = [np.reshape(context.places(one, x.shape[a]), shape) for (a, one), shape in zip(named, shapes, strict=True)]
+            return along.gathered_together(context, x, axis, np.stack(np.broadcast_arrays(*lists), -1))
     else:
         axis, places = context.argument("dim") % len(x.shape), context.arguments["index"]
     return gathered(context, x, axis, context.places(places, x.shape[axis]), shape_of(places))

@@ -1,14 +1,17 @@
 """What is computed along axes by place: running sums, triangles of matrices, windows as axes, maxima of uneven parts, rows of a
-table."""
+table, places of several axes."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 
 from ooc.networks import layers
 from ooc.translate.binary import binary, where
 from ooc.translate.building import Building, Constant, GraphTensor, Shape
-from ooc.translate.parts import cut, gathered, joined, over
+from ooc.translate.parts import cut, gathered, joined, over, places
 from ooc.translate.views import Changed, exchanged, in_channels, permuted, reshaped
 
 
@@ -74,3 +77,35 @@ def uneven_maxima(b: Building, x: GraphTensor, size: Shape) -> GraphTensor:
         each = [over(b, cut(b, x, axis, lo, hi - lo, last=False), [axis], "max", True) for lo, hi in ends]
         x = joined(b, each, axis, last=axis == len(x.shape) - 1)
     return x
+
+
+def gathered_together(b: Building, x: GraphTensor, axis: int, at: Any) -> GraphTensor:
+    """Values at places of neighbouring axes, from `axis` on. at: for each value the place along each of them, on its last axis;
+    its other axes stand in their stead. Where each of these decides about one axis alone, axes are gathered one by one."""
+    *shape, count = at.shape
+    axes = range(axis, axis + count)
+    along = [places(b, at[..., i].ravel(), x.shape[a]) for i, a in enumerate(axes)]
+    shares = _shares(at)
+    if shares is None:
+        extents = x.shape[axis : axis + count]
+        flat = reshaped(b, x, (*x.shape[:axis], math.prod(extents), *x.shape[axis + count :]), last=False)
+        return gathered(b, flat, axis, np.ravel_multi_index(along, extents).tolist(), tuple(shape))
+    for i, a in reversed(list(enumerate(axes))):
+        begin, end = shares[i]
+        grid = np.reshape(along[i], shape)[tuple(slice(None) if begin <= d < end else 0 for d in range(len(shape)))]
+        x = gathered(b, x, a, grid.ravel().tolist(), grid.shape)
+    return x
+
+
+def _shares(at: Any) -> list[tuple[int, int]] | None:
+    """Of places along several axes: which axes of theirs each of them depends on, where they have axes of their own, in order."""
+    *shape, count = at.shape
+    varies = [[d for d, e in enumerate(shape) if e > 1 and (at[..., i] != at[..., i].take([0], d)).any()] for i in range(count)]
+    shares, begin = [], 0
+    for i, these in enumerate(varies):
+        if these and these[0] < begin:
+            return None
+        end = len(shape) if i == count - 1 else max([begin, *(d + 1 for d in these)])
+        shares.append((begin, end))
+        begin = end
+    return shares

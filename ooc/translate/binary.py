@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from ooc.networks import layers
 from ooc.translate.building import Building, Constant, GraphTensor, Operand, Shape, floating
 from ooc.translate.elementwise import add, affine, function, multiply, paired
-from ooc.translate.views import repeated
+from ooc.translate.tensors import MOST_AXES
+from ooc.translate.views import constant_beside, repeated, viewed
 
 SWAPPED = {"less": "greater", "not_greater": "not_less"}
 
@@ -30,6 +31,10 @@ def as_tensor(b: Building, x: Operand, like: GraphTensor, size: Shape = ()) -> G
     """An operand as a tensor of the graph. like: a tensor beside it; size: per sample, what it is repeated to."""
     if isinstance(x, GraphTensor):
         return x
+    if len(like.shape) > MOST_AXES:  # more than a parameter may have: it is seen as the other is
+        view = b.site.view(like)
+        source = as_tensor(b, constant_beside(b, like, x), view.source, view.source.shape[1:])
+        return viewed(b, view._replace(source=source), last=False)
     laid = b.beside(like, x)
     if isinstance(laid, GraphTensor):
         return laid

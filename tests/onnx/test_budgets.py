@@ -87,6 +87,14 @@ def heads(m: One) -> Any:
     return m.node("Gather", m.x(), m.const([[[3], [0], [5]]], np.int64), axis=1)
 
 
+def pooled(m: One) -> Any:
+    """As PyTorch's exporter writes windows of an adaptive pooling, of rows and of columns."""
+    rows, columns = np.array([[0, 1, 2, 3], [2, 3, 4, 5], [5, 6, 7, 62]]), np.array([[0, 1, 2], [64, 2, 1]])
+    both = np.stack(np.broadcast_arrays(rows[:, :, None, None], columns), -1)
+    windows = m.node("GatherND", m.node("Transpose", m.x(), perm=[2, 3, 0, 1]), m.const(both, np.int64))
+    return m.node("ReduceMean", m.node("Transpose", windows, perm=[4, 5, 0, 1, 2, 3]), m.ints(3, 5), keepdims=0)
+
+
 def of_all(m: One) -> Any:
     """As PyTorch's exporter writes other strides."""
     mean = m.node("ReduceMean", m.x((1, 40, 33, 35)), m.ints(-1, -2))
@@ -161,6 +169,11 @@ CASES: dict[str, tuple[str, Make]] = {
     "Gather of windows": ("Gather", lambda m: m.node("Gather", m.x(), m.const([[0, 2, 4, 6], [1, 3, 5, 62]], np.int64), axis=2)),
     "Gather, more axes": ("Gather", lambda m: m.node("ReduceMax", heads(m), m.ints(2), keepdims=0)),
     "Gather of all": ("Gather", of_all),
+    "GatherND of a grid": ("GatherND", pooled),
+    "GatherND in a line": (
+        "GatherND",
+        lambda m: m.node("GatherND", m.x(), m.const([[[0, 5], [7, 2], [3, 62]]] * 2, np.int64), batch_dims=1),
+    ),
     "Concat of a batch of one": ("Concat", in_front),
     "Reshape across axes": ("Reshape", across),
     "CumSum": ("CumSum", lambda m: m.node("CumSum", m.x(), m.const(2, np.int64))),

@@ -52,6 +52,11 @@ def layer(make: Callable[[], Any]) -> Body:
     return body
 
 
+def windows(h: Any) -> Any:
+    """Of two rows and three columns: seven rows and six columns are cut to six of both."""
+    return h[:, :, :6, :6].reshape(2, 4, 3, 2, 2, 3)
+
+
 def nearest_row(m: Case, h: Any) -> Any:
     """As a vector quantizer finds the row of its table that is nearest to each position."""
     rows, table = h.movedim(1, -1).reshape(-1, 4), m.fc.weight
@@ -318,6 +323,13 @@ CASES: dict[str, tuple[int, Body]] = {
     "stack, in front": (2, lambda m, h, z: torch.stack((h, z)).mean(0)),
     "select": (2, lambda m, h, z: h[:, 1] + z[:, :, -1].mean(1, keepdim=True)),
     "index": (2, lambda m, h, z: h[:, [2, 0, 0, 1]] + h[:, :, torch.tensor([1, 3, 5])].mean(2, keepdim=True)),
+    "index, a grid": (
+        2,
+        lambda m, h, z: h[:, :, torch.tensor([[0, 2], [1, 3]])[:, :, None, None], torch.tensor([[5, 4], [3, 0]])].mean((3, 5)),
+    ),
+    "where, of six axes": (2, lambda m, h, z: torch.where(torch.eye(3)[:, None, :2, None] > 0, windows(h), 1.5).mean((3, 5))),
+    "maximum, of six axes": (2, lambda m, h, z: torch.maximum(windows(h), torch.arange(2.0)[:, None] - 0.5).sum((3, 5))),
+    "index, along two axes": (2, lambda m, h, z: h[:, :, torch.tensor([0, 2, 3, 4]), torch.tensor([5, 3, 1, -6])]),
     "index, by windows": (2, lambda m, h, z: h[:, :, torch.tensor([[0, 2, 4], [1, 3, 5]])].mean(3)),
     "cumsum": (2, lambda m, h, z: torch.cumsum(h, 1) + torch.cumsum(z, -1)),
     "cumsum, of tokens": (2, lambda m, h, z: torch.cumsum(h.flatten(2).transpose(1, 2), 1)),
