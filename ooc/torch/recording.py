@@ -39,11 +39,22 @@ REFUSED = {
     torch.Tensor.data.__set__: "tensors inside that get other values",  # type: ignore[attr-defined]
     torch.Tensor.grad_fn.__get__: "a look at where gradients go",  # type: ignore[attr-defined]
 }
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 SAYS = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 LEARNS = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 VALUES = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 CUTS = (torch.Tensor.detach, torch.detach)
 IN_PLACE = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+
+
+class Recurrences(TorchFunctionMode):
+    """Ends a trace where it meets a recurrent layer, which ooc has not: PyTorch would go through all its steps to say what it
+    makes, again for each module around it. Raises UnsupportedError, in the module's code."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (name := getattr(func, "__name__", "")) in RECURRENT:
+            raise UnsupportedError(f"ooc has no {name}")
+        return func(*args, **(kwargs or {}))
 
 
 class Recorder(TorchFunctionMode):

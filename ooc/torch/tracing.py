@@ -11,7 +11,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ooc.errors import UnsupportedError
 from ooc.torch.decomposing import Decomposing
-from ooc.torch.recording import Recorder
+from ooc.torch.recording import Recorder, Recurrences
 from ooc.torch.state import FORWARD, State
 from ooc.torch.translator import REMEDY
 
@@ -138,12 +137,16 @@ class Tracing:
             tensors = [r for r in self.results if isinstance(r, torch.Tensor)]
             return [_plain(t) for t in (*tensors, *moved.values())]
 
-    def _watching(self, state: Mapping[str, torch.Tensor], inputs: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
-        """What marks where gradients stop, while the module runs."""
-        if not self.gradients:
-            return contextlib.nullcontext()
-        parameters = ((state[name], p.requires_grad) for name, p in self.parameters.items())
-        return Recorder(parameters, (t for name, t in state.items() if name not in self.parameters), inputs)
+    @contextlib.contextmanager
+    def _watching(self, state: Mapping[str, torch.Tensor], inputs: Sequence[torch.Tensor]) -> Iterator[None]:
+        """What marks where gradients stop, and stops at recurrences, while the module runs."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Recurrences())
+            if self.gradients:
+                parameters = ((state[name], p.requires_grad) for name, p in self.parameters.items())
+                buffers = (t for name, t in state.items() if name not in self.parameters)
+                stack.enter_context(Recorder(parameters, buffers, inputs))
+            yield
 
     def _trace(self, program: GraphModule) -> Trace:
         """The graph of a trace without what nobody reads, with names that people know."""

@@ -107,6 +107,41 @@ def test_where_no_gradient_goes_through_it_trains_as_one() -> None:
     assert isinstance(frozen.forward.segment((x.detach(),), {}), UnsupportedError)
 
 
+class Recurrent(nn.Module):  # type: ignore[misc,name-defined]
+    """A recurrent layer between two convolutions."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.front, self.layer, self.back = (
+            nn.Conv1d(3, 6, 3),
+            layer(6, 5, 2, batch_first=True, bidirectional=True),
+            nn.Conv1d(10, 2, 1),
+        )
+
+    def forward(self, x: Any) -> Any:
+        return self.back(self.layer(torch.relu(self.front(x)).transpose(1, 2))[0].transpose(1, 2))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_end_a_trace_at_once(kind: str) -> None:
+    """Models with an LSTM were traced step by step, for minutes; they run in PyTorch, their neighbours do not."""
+    model = Recurrent(getattr(nn, kind)).double()
+    x = torch.randn(2, 3, 40, dtype=torch.float64, requires_grad=True)
+    y = model(x)
+    (of_x,) = torch.autograd.grad(y.square().sum(), x)
+    named = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}[kind]
+    with pytest.raises(ooc.UnsupportedError, match=f"^Recurrent: ooc has no {named};"):
+        ooc.torch.graph(model, (2, 3, 40))
+    ooc.torch.convert_model(model, device="cpu")
+    again = model(x)
+    (same,) = torch.autograd.grad(again.square().sum(), x)
+    torch.testing.assert_close(again, y, rtol=0, atol=1e-12)
+    torch.testing.assert_close(same, of_x, rtol=0, atol=1e-12)
+    front = torch.zeros(2, 3, 40, dtype=torch.float64)
+    assert isinstance(model.front.forward.segment((front,), {}), Segment)
+    assert not isinstance(model.layer.forward.segment((torch.zeros(2, 38, 6, dtype=torch.float64),), {}), Segment)
+
+
 def test_plans_of_graphs_refuse_to_train() -> None:
     graph = ooc.torch.graph(nn.Sequential(nn.Conv2d(3, 4, 3), Calls(power)), (1, 3, 6, 6))
     with pytest.raises(UnsupportedError, match="no gradient of this layer"):
