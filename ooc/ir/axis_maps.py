@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ooc.cache import Cache, cached_property
-from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Whole, least
+from ooc.ir.region import Along, AxisMap, Line, Sizes, Span, Tile, Unwindow, Whole, Window, least
 
 REMEMBERED = 4096  # spans of a map
+MOST_TRIED, TRIED = 4096, 512  # indices that are tried one by one, and how many of each part of more
 EXACT = 1 << 61  # products up to which differences have 64 bits
 
 
@@ -175,16 +176,29 @@ def pace_of(axis: AxisMap) -> Fraction | None:
 
 
 def measured(axis: AxisMap, pace: Fraction | None, of: int) -> Line:
-    """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map."""
+    """Straight bounds found by trying every index: clipping at the ends of a tensor bends a map. Of very many that repeat
+    themselves, those at both ends and as many in the middle: nearer to an end a map is bent more."""
     assert pace is not None
-    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in range(of)]
-    return enclosing(pace, np.array([s.lo for s in spans]), np.array([s.hi for s in spans]))
+    tried = np.arange(of)
+    if of > MOST_TRIED and pace.denominator < TRIED and repeats(axis):
+        tried = np.concatenate([np.arange(first, first + TRIED) for first in (0, (of - TRIED) // 2, of - TRIED)])
+    spans = [axis.span({axis.dims[0]: Span(v, v + 1)}) for v in tried.tolist()]
+    return enclosing(pace, np.array([s.lo for s in spans]), np.array([s.hi for s in spans]), tried)
 
 
-def enclosing(pace: Fraction, lo: Any, hi: Any) -> Line:
-    """Straight bounds around the spans of every index, from `lo` to before `hi`, arrays of integers."""
-    up, down, v = pace.numerator, pace.denominator, np.arange(len(lo))
-    if max(down * max(-int(lo.min()), int(hi.max())), up * (len(lo) + 1)) >= EXACT:
+def repeats(axis: AxisMap) -> bool:
+    """Whether a map is the same again and again, but for its ends."""
+    if isinstance(axis, Composed):
+        return repeats(axis.axis) and all(repeats(inner) for _, inner, _ in axis.inner)
+    if isinstance(axis, Hull):
+        return all(map(repeats, axis.parts))
+    return repeats(axis.axis) if isinstance(axis, Owned) else isinstance(axis, (Along, Window, Unwindow))
+
+
+def enclosing(pace: Fraction, lo: Any, hi: Any, v: Any = None) -> Line:
+    """Straight bounds around the spans of indices `v`, from `lo` to before `hi`, arrays of integers; default: of every index."""
+    up, down, v = pace.numerator, pace.denominator, np.arange(len(lo)) if v is None else v
+    if max(down * max(-int(lo.min()), int(hi.max())), up * (int(v.max()) + 2)) >= EXACT:
         lo, hi, v = (array.astype(object) for array in (lo, hi, v))
     low, high = int((down * lo - up * v).min()), int((down * hi - up * (v + 1)).max())
     return Line(pace, Fraction(low, down), Fraction(high, down))
