@@ -25,6 +25,9 @@ DEVICE Sample taken(const Args& a, int s, Index i) {
     source %= 2 * last;
     if (source < 0) source += 2 * last;
     if (source > last) source = 2 * last - source;
+  } else if (how == 7) {
+    source %= last + 1;
+    if (source < 0) source += last + 1;
   }
   source = source < 0 ? 0 : source > last ? last : source;
   return Sample{(Index)source, (Index)source, 0};
@@ -94,13 +97,18 @@ KERNEL(upsample_backward) {
 DEVICE bool falls(const Args& a, int s) { return number(a, 6) < 5 && a.real[4 * s + 1] < 0; }
 
 // The first result of a block, from `i` on, that is made of a position; the block's end: there is none. Those that lie between
-// two, of results that rise or fall, are passed by halves; mirrored ones come back every `period`.
+// two, of results that rise or fall, are passed by halves; those of mirrored and of wrapped ones come back every `period`.
 DEVICE Index made_of(const Args& a, const Tensor& dy, int s, Index i, Index position) {
   const Index end = ends(dy, s + 2), last = number(a, s) - 1;
   if (number(a, 6) == 6 && last > 0) {
     const i64 period = 2 * (i64)last, begin = ((i + (i64)a.real[4 * s]) % period + period) % period;
     const i64 one = (position - begin + period) % period, other = (2 * period - position - begin) % period;
     const i64 next = i + (one < other ? one : other);
+    return next < end ? (Index)next : end;
+  }
+  if (number(a, 6) == 7) {
+    const i64 period = (i64)last + 1, begin = ((i + (i64)a.real[4 * s]) % period + period) % period;
+    const i64 next = i + (position - begin + period) % period;
     return next < end ? (Index)next : end;
   }
   const bool down = falls(a, s);

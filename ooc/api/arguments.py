@@ -18,7 +18,9 @@ from ooc.runtime.tensors import fetched
 
 Array = Any
 PerAxis = int | Sequence[int]
-Padding = int | Sequence[int | Sequence[int]]
+Padding = int | str | Sequence[int | Sequence[int]]
+Extents = tuple[int, ...]
+BORDERS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # words of padding, and what `ooc.ops.resize` does
 
 
 def check_layout(layout: Any, name: str = "layout") -> None:
@@ -163,6 +165,23 @@ def as_pads(name: str, value: Padding, rank: int) -> tuple[tuple[int, int], ...]
             raise ArgumentError(f"{name}: expected (before, after) pairs, got {v!r}")
         pairs.append((as_int(name, pair[0]), as_int(name, pair[1])))
     return tuple(pairs) * rank if len(pairs) == 1 else tuple(pairs)
+
+
+def pads_of_conv(
+    value: Padding, extent: Extents, taps: Extents, stride: Extents, dilation: Extents
+) -> tuple[tuple[int, int], ...]:
+    """(before, after) per spatial axis of a convolution: as `as_pads`, or by a word. "valid": none; the others: as many as make
+    ceil(extent / stride) results, the odd one behind."""
+    rank = len(extent)
+    if not isinstance(value, str):
+        return as_pads("padding", value, rank)
+    if value not in ("valid", "same", *BORDERS):
+        raise ArgumentError(f"padding: expected integers or one of valid, same, {', '.join(BORDERS)}; got {value!r}")
+    pads = []
+    for e, r, s, d in zip(extent, taps, stride, dilation, strict=True):
+        missing = max(0, (-(-e // max(s, 1)) - 1) * s + (r - 1) * d + 1 - e) if value != "valid" else 0
+        pads.append((missing // 2, missing - missing // 2))
+    return tuple(pads)
 
 
 def _sequence(name: str, value: Any, rank: int) -> list[Any]:

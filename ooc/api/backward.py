@@ -25,7 +25,7 @@ from ooc.api.layers import Activation, Conv, Layer, Pool, act_of, flatten, stage
 from ooc.api.options import ArrayLike, BlendOptions, ImageOptions, LayoutOptions, OutputOptions, documented
 from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.op import Op, numpy_dtype
-from ooc.ops import ActivationBackward, PoolBackward, Reduce
+from ooc.ops import ActivationBackward, ConvFprop, PoolBackward, Reduce
 from ooc.runtime.call_options import flag
 
 
@@ -80,7 +80,7 @@ def conv_backward(
         dy: n x k x p x q, of the shape of the forward call's result (after pooling).
         y: n x k x spatial, the forward call's result before pooling; needed with activation or max pooling, default None.
         want: which gradients, a name or several of "dx", "dw", "db"; default all.
-        <stride, padding, dilation, groups, activation, pool>
+        <stride, padding of conv, dilation, groups, activation, pool>
         x_shape: the shape of x in this layout, where x is None; default None.
         <layout, filter layout, conversion>
             dx is the gradient of what x is converted to.
@@ -114,16 +114,21 @@ def conv_backward(
     dtypes = [a.dtype for a in (seen_x, seen_dy, as_array("w", w)) if a is not None]
     stages, operands = stages_of(shape, numpy_dtype(computed(*dtypes)), layers, layout, filter_layout)
     _matches(stages[-1], seen_dy)
-    needs_y = getattr(stages[0], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
+    at = next(i for i, stage in enumerate(stages) if isinstance(stage, ConvFprop))
+    needs_y = getattr(stages[at], "act", "identity") != "identity" or any(s.kind == "pool.max" for s in stages)
     if needs_y and y is None:
         raise ArgumentError("conv_backward: with activation= or max pooling, pass y=, the forward result before pooling")
-    inputs = {"w": operands["w"], "dy": seen_dy} | ({} if seen_x is None else {"x": seen_x})
+    inputs = {**operands, "dy": seen_dy} | ({} if seen_x is None else {"x": seen_x})
     if needs_y:
         inputs["y"] = channels_first(as_array("y", y), layout, "y")
     op, names = backward_graph(stages, request, forward=False)
-    results = _results(op, names, layout, filter_layout, request)
+    bare = [name.partition(".")[0] for name in names]
+    results = [
+        result._replace(out=request.outs.get(name), word=name)
+        for result, name in zip(_results(op, names, layout, filter_layout, request), bare, strict=True)
+    ]
     op_inputs = {o.name: inputs[o.name] for o in op.inputs}
-    gradients = dict(zip(names, compute(op, op_inputs, results, image="x", **options), strict=True))
+    gradients = dict(zip(bare, compute(op, op_inputs, results, image="x", **options), strict=True))
     return Gradients(gradients.get("dx"), gradients.get("dw"), gradients.get("db"))
 
 

@@ -12,6 +12,8 @@ from ooc.ir.bounds import Node
 from ooc.ir.fused import needed
 from ooc.ir.op import Op
 from ooc.ops import ActivationBackward, ConvDgrad, ConvFprop, Convolution, ConvWgrad, Pointwise, PoolBackward, PoolForward, Reduce
+from ooc.ops.resize import Resize
+from ooc.ops.resize_backward import ResizeBackward
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,22 @@ def backward_graph(stages: Sequence[Op], request: WantedGradients, forward: bool
     """The gradients of a chain of convolutions, activations and pooling, as one op, and the names of its results.
 
     Tensors: x, dy, the filters w, w.1, ... and biases b, b.1, ...; results dx, dw, db, dw.1, ... `forward`: recompute
-    the stages' results from x; otherwise the chain is one convolution whose result (before pooling) is the tensor y.
+    the stages' results from x; otherwise the chain is one convolution whose result (before pooling) is the tensor y, with a
+    border in front perhaps, which is put around x again.
     """
     return _graph(tuple(stages), request.dx, request.dw, request.db, forward)
 
 
 @lru_cache(1024)
 def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) -> tuple[Op, tuple[str, ...]]:
-    ys = [f"y:{i}" if forward else "y" for i in range(len(stages))]
+    first = min((i for i, s in enumerate(stages) if isinstance(s, ConvFprop)), default=0)
+    ys = [f"y:{i}" if forward or i < first else "y" for i in range(len(stages))]
     suffixes = [f".{i}" if i else "" for i in range(len(stages))]
     before = ["x", *ys[:-1]]
     backward: list[Node] = []
     results: list[str] = []
     gradient = "dy"
     node: Op
-    first = min((i for i, s in enumerate(stages) if isinstance(s, ConvFprop)), default=0)
     for i in reversed(range(0 if dx else first, len(stages))):
         op = stages[i]
         last = i == 0 or (i == first and not dx)
@@ -80,10 +83,13 @@ def _graph(stages: tuple[Op, ...], dx: bool, dw: bool, db: bool, forward: bool) 
             node = PoolBackward(**{f.name: getattr(op, f.name) for f in fields(op)})
             reads = (before[i], gradient) if op.how == "max" else (gradient,)
             gradient = _add(backward, node, reads, "dx" if i == 0 else f"dx:{i}")
+        elif isinstance(op, Resize):
+            node = ResizeBackward(**{f.name: getattr(op, f.name) for f in fields(op)})
+            gradient = _add(backward, node, (gradient,), "dx" if i == 0 else f"dx:{i}")
     results += ["dx"] if dx else []
     if "dx" in results and not any("dx" in node.makes for node in backward):
         raise ArgumentError("backward: an identity has the gradient dy itself")
-    ahead = _forward(stages, before, ys, suffixes) if forward else []
+    ahead = _forward(stages if forward else stages[:first], before, ys, suffixes)
     return needed((*ahead, *backward), results), tuple(results)
 
 

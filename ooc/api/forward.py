@@ -36,7 +36,7 @@ from ooc.errors import ArgumentError, DtypeError, ShapeError
 from ooc.ir.bounds import Node
 from ooc.ir.fused import Fused, fuse
 from ooc.ir.op import Op, integer_name, numpy_dtype
-from ooc.ops import ConvDgrad, Pointwise, Reduce
+from ooc.ops import ConvDgrad, ConvFprop, Pointwise, Reduce
 from ooc.ops.registry import IN
 from ooc.runtime.call_options import flag
 
@@ -70,7 +70,7 @@ def conv(
         x: n x c x spatial.
         w: k x c/groups x taps, the filters.
         b: k, in x's dtype or, for half types, float32; default None: zeros.
-        <stride, padding, dilation, groups, activation, pool>
+        <stride, padding of conv, dilation, groups, activation, pool>
         residual: added before the activation, of the shape of the convolution's result; default None: nothing.
         with_unpooled: True returns (y, z), the activation's result before and after pooling, made in one pass; needs pool;
             default False.
@@ -99,14 +99,16 @@ def conv(
     view = channels_first(as_array("x", x), layout, "x")
     beside = None if residual is None else as_array("residual", residual)
     dtype = numpy_dtype(computed(view.dtype, as_array("w", w).dtype, *(() if beside is None else (beside.dtype,))))
-    stages, operands = stages_of(view.shape, dtype, layers, layout, filter_layout)
+    stages, parameters = stages_of(view.shape, dtype, layers, layout, filter_layout)
+    operands = {name.partition(".")[0]: array for name, array in parameters.items()}  # of the one convolution
     if beside is not None:
-        y = stages[0].outputs[0]
+        at = next(i for i, stage in enumerate(stages) if isinstance(stage, ConvFprop))
+        y = stages[at].outputs[0]
         operands["z"] = channels_first(like("residual", beside, dtype), layout, "residual")
-        stages.insert(1, _adding(stages[0], activation))
+        stages.insert(at + 1, _adding(stages[at], activation))
         if operands["z"].shape != y.shape:
             raise ShapeError(f"residual: expected the shape of the convolution's result, {y.shape}, got {operands['z'].shape}")
-    if with_unpooled and len(layers) < 2:
+    if with_unpooled and not isinstance(layers[-1], Pool):
         raise ArgumentError("conv: with_unpooled= needs pool=")
     return _conv_graph(stages, {"x": view, **operands}, with_unpooled, layout, out, options)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ooc.api.arguments import (
+    BORDERS,
     Array,
+    Extents,
     Padding,
     PerAxis,
     as_array,
@@ -17,6 +20,7 @@ from ooc.api.arguments import (
     channels_first,
     check_layout,
     computed,
+    pads_of_conv,
     per_axis,
     per_channel,
 )
@@ -27,6 +31,7 @@ from ooc.ops import ACTIVATIONS, ConvFprop, Pointwise
 from ooc.ops import PoolForward as PoolOp
 from ooc.ops.activation import DEFAULT_COEF
 from ooc.ops.pool import KINDS
+from ooc.ops.resize import Resize
 
 
 @documented
@@ -73,7 +78,7 @@ class Conv:
     Fields:
         w: k x c/groups x taps, the filters (for calls with `filter_layout="channels_last"`: k x taps x c/groups).
         b: k, in x's dtype or, for half types, float32; default None: zeros.
-        <stride, padding, dilation, groups, activation, pool>
+        <stride, padding of conv, dilation, groups, activation, pool>
 
     What does not fit is refused by the call that takes the layer. Source: cudnnConvolutionBiasActivationForward.
     """
@@ -91,18 +96,28 @@ class Conv:
 Layer = Conv | Pool | Activation
 
 
-def flatten(layers: Sequence[Layer]) -> list[Layer]:
-    """Pooling out of convolutions, activations into the convolution before them."""
-    flat: list[Layer] = []
+@dataclass(frozen=True)
+class Border:
+    """What a convolution with `padding="reflect"` and the like reads beyond its image."""
+
+    conv: Conv
+
+
+def flatten(layers: Sequence[Layer]) -> list[Layer | Border]:
+    """Pooling and borders out of convolutions, activations into the convolution before them."""
+    flat: list[Layer | Border] = []
     for layer in layers:
         if not isinstance(layer, (Conv, Pool, Activation)):
             raise ArgumentError(f"chain: expected Conv, Pool or Activation layers, got {type(layer).__name__}")
         before = flat[-1] if flat else None
         if isinstance(layer, Activation) and isinstance(before, Conv) and before.activation is None and before.pool is None:
             flat[-1] = replace(before, activation=layer)
-        elif isinstance(layer, Conv) and layer.pool is not None:
-            pool = layer.pool if isinstance(layer.pool, Pool) else Pool("max", as_int("pool", layer.pool))
-            flat += [replace(layer, pool=None), pool]
+        elif isinstance(layer, Conv):
+            bordered = isinstance(layer.padding, str) and layer.padding in BORDERS
+            flat += [Border(layer)] if bordered else []
+            flat.append(replace(layer, pool=None, padding=0 if bordered else layer.padding))
+            if layer.pool is not None:
+                flat.append(layer.pool if isinstance(layer.pool, Pool) else Pool("max", as_int("pool", layer.pool)))
         else:
             flat.append(layer)
     kept = [layer for layer in flat if not (isinstance(layer, Activation) and layer.name == "identity")]
@@ -113,7 +128,7 @@ def flatten(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def stages_of(
-    shape: tuple[int, ...], dtype: Any, layers: list[Layer], layout: str, filter_layout: str = "channels_first"
+    shape: tuple[int, ...], dtype: Any, layers: list[Layer | Border], layout: str, filter_layout: str = "channels_first"
 ) -> tuple[list[Op], dict[str, Array]]:
     """The ops of the layers on an x of this shape (channels first) and dtype, and their further operands by the names they
     have in a chain. An x of integers is computed in the dtype of the filters."""
@@ -131,6 +146,8 @@ def stages_of(
             op, parameters = conv_op(shape, dtype, layer, layout, filter_layout)
             operands |= {name + suffix: array for name, array in parameters.items()}
             groups = op.groups
+        elif isinstance(layer, Border):
+            op = _border_op(shape, dtype, layer.conv, layout, filter_layout)
         elif isinstance(layer, Pool):
             op = pool_op(shape, dtype, layer, groups, layout)
         else:
@@ -140,6 +157,19 @@ def stages_of(
         stages.append(op)
         shape = op.outputs[0].shape
     return stages, operands
+
+
+def _border_op(shape: tuple[int, ...], dtype: Any, layer: Conv, layout: str, filter_layout: str) -> Resize:
+    assert isinstance(layer.padding, str)
+    conv, _ = conv_op(shape, dtype, replace(layer, padding="same"), layout, filter_layout)
+    size, lines = bordered(conv.extent, conv.pad)
+    return Resize(BORDERS[layer.padding], conv.n, conv.c, conv.extent, size, lines, dtype_name(dtype), layout)
+
+
+def bordered(extent: Extents, pads: Sequence[tuple[int, int]]) -> tuple[Extents, tuple[float, ...]]:
+    """Size and lines of the `Resize` that puts so much around an image."""
+    size = tuple(e + before + behind for e, (before, behind) in zip(extent, pads, strict=True))
+    return size, tuple(itertools.chain(*((-float(before), 1.0, 1.0, 0.0) for before, _ in pads)))
 
 
 def conv_op(
@@ -163,10 +193,11 @@ def conv_op(
             + (f"; filter_layout={other!r} reads w the other way" if fits else "")
         )
     act, coef = act_of(layer.activation)
+    stride, dilation = per_axis("stride", layer.stride, rank), per_axis("dilation", layer.dilation, rank)
+    pads = pads_of_conv(layer.padding, tuple(extent), tuple(w.shape[2:]), stride, dilation)
     op = ConvFprop(
-        n, c, tuple(extent), w.shape[0], tuple(w.shape[2:]), per_axis("stride", layer.stride, rank),
-        per_axis("dilation", layer.dilation, rank), as_pads("padding", layer.padding, rank), layer.b is not None, act, coef,
-        groups, dtype_name(dtype), layout,
+        n, c, tuple(extent), w.shape[0], tuple(w.shape[2:]), stride, dilation, pads, layer.b is not None, act, coef, groups,
+        dtype_name(dtype), layout,
     )  # fmt: skip
     return op, {"w": w} if layer.b is None else {"w": w, "b": per_channel(f"{op}: b", layer.b, op.k, dtype)}
 

@@ -58,6 +58,11 @@ BackendError: a library, a driver or a kernel failed while computing.""",
     "padding": """\
 padding: positions added around each spatial axis; an int, one per axis, or one pair (before, after) per axis; not negative,
     default 0.""",
+    "padding of conv": """\
+padding: positions added around each spatial axis; an int, one per axis, or one pair (before, after) per axis; not negative,
+    default 0. Or a word: "valid", none; "same", zeros, as many as make ceil(x / stride) results, the odd one behind;
+    "reflect", "replicate" and "circular", as many, mirrored at the centre of the outermost position, as that one, and as
+    if x went on with its other end (tiles at an end then hold all of that axis).""",
     "dilation": "dilation: positions between taps; an int, or one per spatial axis; at least 1, default 1.",
     "groups": "groups: an int that divides c and k, default 1; each group of filters reads its own c/groups channels.",
     "windows": """\

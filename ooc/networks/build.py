@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ooc.api.arguments import Padding, PerAxis, as_float, as_floats, as_int, as_pads, per_axis
-from ooc.api.layers import Activation, act_of
+from ooc.api.arguments import BORDERS, Padding, PerAxis, as_float, as_floats, as_int, as_pads, pads_of_conv, per_axis
+from ooc.api.layers import Activation, act_of, bordered
 from ooc.errors import ArgumentError, shown
 from ooc.networks import layers
 from ooc.networks.arrange import ArrangingGraph
@@ -39,9 +39,14 @@ class Built(ArrangingGraph):
         """
         rank = self._rank(x, "conv")
         act, coef = act_of(activation)
+        r, s, d = per_axis("taps", taps, rank), per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        extent = self.shapes[x][1:]
+        pads = pads_of_conv(padding, extent, r, s, d)
+        if isinstance(padding, str) and padding in BORDERS:
+            x = self.add_layer(layers.ResizeLayer(BORDERS[padding], *bordered(extent, pads)), (x,))
+            pads = ((0, 0),) * rank
         layer = layers.ConvLayer(
-            as_int("k", k), per_axis("taps", taps, rank), per_axis("stride", stride, rank), as_pads("padding", padding, rank),
-            per_axis("dilation", dilation, rank), as_int("groups", groups), flag("bias", bias), act, coef,
+            as_int("k", k), r, s, pads, d, as_int("groups", groups), flag("bias", bias), act, coef,
         )  # fmt: skip
         return self.add_layer(layer, (x,), name)
 

@@ -14,7 +14,7 @@ from ooc.onnx.writer import OPSET, OnnxLayer
 from ooc.ops.resample import samples
 from ooc.ops.resize import BORDERS, table
 from ooc.translate.building import Shape
-from ooc.translate.leaving import Steps, Table, alike, borders, mirrors_much, plain, steps_of, tables_of
+from ooc.translate.leaving import Steps, Table, alike, borders, plain, reaches_beyond, steps_of, tables_of
 from ooc.translate.parts import axis_line
 
 # Coordinate transformations, with the least opset that has each.
@@ -24,6 +24,7 @@ WHERES = {
 }  # fmt: skip
 MODES = {how: name for name, how in NEAREST.items()}
 BY_SIZES = {how: words for words, how in UPSAMPLED.items()}
+WRAP_OPSET = 19  # of Pad
 SIZES_OPSET = 18  # from there on sizes may be those of some axes
 
 
@@ -67,7 +68,7 @@ def resize(context: OnnxLayer) -> str:
     """By scales, where it is no slice and no border."""
     layer, (_, *extent) = context.layer, context.shape()
     axes = tables_of(layer, tuple(extent))
-    if layer.how in BORDERS and not (layer.how == "reflect" and mirrors_much(layer, tuple(extent))):
+    if layer.how in BORDERS and not reaches_beyond(layer, tuple(extent)):
         return _bordered(context)
     steps = [step for step in map(steps_of, axes) if step is not None]
     if layer.how == "floor" and len(steps) == len(axes):
@@ -80,7 +81,7 @@ def _bordered(context: OnnxLayer) -> str:
     pads, x = borders(context.layer, context.shape()[1:]), context.reads[0]
     around, less = ([(limit(0, a), limit(0, b)) for a, b in pads] for limit in (max, min))
     if any(map(any, around)) or not any(map(any, less)):
-        x = context.padded(x, around, mode=context.layer.how)
+        x = context.padded(x, around, mode=context.layer.how, opset=WRAP_OPSET if context.layer.how == "wrap" else OPSET)
     return context.padded(x, less) if any(map(any, less)) else x
 
 

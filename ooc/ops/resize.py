@@ -18,8 +18,8 @@ from ooc.ops.registry import register
 from ooc.ops.resample import check_positions, mix
 from ooc.ops.spatial import OUT, SpatialOp, check_positive
 
-HOWS = ("floor", "ceil", "prefer_floor", "prefer_ceil", "linear", "edge", "reflect")  # order = codes in kernels/device/resize.cu
-BORDERS = ("edge", "reflect")  # results move by one as sources do
+HOWS = ("floor", "ceil", "prefer_floor", "prefer_ceil", "linear", "edge", "reflect", "wrap")  # order = codes in kernels/device
+BORDERS = ("edge", "reflect", "wrap")  # results move by one as sources do
 Line4 = tuple[float, float, float, float]
 
 
@@ -29,7 +29,7 @@ def table(how: str, extent: int, size: int, line: Line4) -> tuple[Any, Any, Any]
 
     Result i is made of position (i + a) * m / d - b for line = (a, m, d, b). floor, ceil, prefer_floor, prefer_ceil: the source
     that this is rounded to, for the first two of what f32 holds, as ONNX Runtime has it; linear: the two around it. Positions
-    outside are those of the nearest end, or mirrored at the centres of both (reflect).
+    outside are those of the nearest end, mirrored at the centres of both (reflect) or go on at the other end (wrap).
     """
     check_positions(size)
     width: Any = np.float32 if how in ("floor", "ceil") else np.float64
@@ -50,7 +50,7 @@ def _inside(how: str, source: Any, extent: int) -> Any:
     if how == "reflect" and extent > 1:
         source = np.mod(source, 2 * (extent - 1))
         source = np.where(source < extent, source, 2 * (extent - 1) - source)
-    return np.clip(source, 0, extent - 1)
+    return np.mod(source, extent) if how == "wrap" else np.clip(source, 0, extent - 1)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ class Taken:
 
     def span(self, tile: Tile) -> Span:
         lo, hi = tile[self.dim]
+        if hi <= lo:
+            return Span(0, 0)
         first, second, _ = self._table
-        if self.how == "reflect" or self.by[1] < 0:  # not in ascending order
+        if self.how in ("reflect", "wrap") or self.by[1] < 0:  # not in ascending order
             return Span(int(first[lo:hi].min()), int(second[lo:hi].max()) + 1)
         return Span(int(first[lo]), int(second[hi - 1]) + 1)
 
@@ -100,7 +102,7 @@ class Taken:
 class Resize(SpatialOp):
     """y (n x k x size) from x (n x k x extent): along every spatial axis result i is made of position (i + a) * m / d - b of x.
 
-    how: what that becomes, see `table`. lines: a, m, d, b of each axis, one after the other; of edge and reflect the a alone
+    how: what that becomes, see `table`. lines: a, m, d, b of each axis, one after the other; of borders the a alone
     counts, and is minus what they put in front. Sources: ONNX's Resize and Pad. Descriptor:
     `resize.floor n= k= [[d=] h=] w= size=8x8 lines=0x1x2x0x0x1x2x0`.
     """

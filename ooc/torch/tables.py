@@ -16,11 +16,11 @@ from ooc.ops.resample import samples
 from ooc.ops.resize import BORDERS, table
 from ooc.torch.assembly import TorchLayer
 from ooc.torch.windows import picking
-from ooc.translate.leaving import Table, alike, borders, mirrors_much, plain, steps_of, tables_of
+from ooc.translate.leaving import Table, alike, borders, plain, reaches_beyond, steps_of, tables_of
 from ooc.translate.parts import axis_line
 
 LINEAR = (None, "linear", "bilinear", "trilinear")  # by spatial axes
-BORDER_MODES = {"edge": "replicate", "reflect": "reflect"}
+BORDER_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
 def upsample(context: TorchLayer) -> Node:
@@ -35,7 +35,7 @@ def upsample(context: TorchLayer) -> Node:
 def resize(context: TorchLayer) -> Node:
     layer = context.layer
     axes = tables_of(layer, context.extent)
-    if layer.how in BORDERS and not (layer.how == "reflect" and mirrors_much(layer, context.extent)):
+    if layer.how in BORDERS and not reaches_beyond(layer, context.extent):
         return _bordered(context)
     steps = [step for step in map(steps_of, axes) if step is not None]
     if layer.how == "floor" and len(steps) == len(axes):

@@ -132,11 +132,12 @@ def steps_of(axis: Table) -> Steps | None:
 
 
 def borders(layer: Any, extent: Shape) -> list[tuple[int, int]]:
-    """Of a layer that mirrors or repeats what lies at the border: what is put before and behind each axis; negative: cut off."""
+    """Of a layer that mirrors or repeats what lies at a border: what is put before and behind each axis; negative: cut off."""
     before = [-int(a) for a in layer.lines[::4]]
     return [(b, s - e - b) for b, e, s in zip(before, extent, layer.size, strict=True)]
 
 
-def mirrors_much(layer: Any, extent: Shape) -> bool:
-    """Whether there is less than is mirrored."""
-    return any(max(pair) >= e for pair, e in zip(borders(layer, extent), extent, strict=True))
+def reaches_beyond(layer: Any, extent: Shape) -> bool:
+    """Whether there is less than is mirrored, or taken from the other end."""
+    kept = {"reflect": 1, "wrap": 0}.get(layer.how)
+    return kept is not None and any(max(pair) > e - kept for pair, e in zip(borders(layer, extent), extent, strict=True))

@@ -33,8 +33,9 @@ EXACT_KINDS = (
     "function.hard_shrink",
     "binary.maximum", "binary.minimum", "binary.greater", "binary.not_less", "binary.equal", "binary.where", "binary.unless",
     "matmul.nn", "matmul.nt", "matmul.tn", "argmax", "resize.floor", "resize.ceil",
-    "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect",
+    "resize.prefer_floor", "resize.prefer_ceil", "resize.edge", "resize.reflect", "resize.wrap",
     "resize_backward.floor", "resize_backward.edge", "resize_backward.reflect",
+    "resize_backward.wrap",
     "reduce.bias", "reduce.positions", "upsample.nearest", "upsample_backward.nearest", "dropout", "softmax_backward.dot",
     "softmax_backward.sum",
 )  # fmt: skip

@@ -435,13 +435,13 @@ WHERES = ("asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel", "ha
 @layer("resize")
 def resize(d: Drawing, x: str) -> str:
     extent = d.shape(x)[1:]
-    how = d.rng.choice(("floor", "floor", "ceil", "prefer_floor", "prefer_ceil", "linear", "edge", "reflect", "steps"))
+    how = d.rng.choice(("floor", "floor", "ceil", "prefer_floor", "prefer_ceil", "linear", "edge", "reflect", "wrap", "steps"))
     if how == "steps":
         step, begin = d.ints(1, 2, len(extent)), d.ints(0, 1, len(extent))
         size = tuple(len(range(b, e, s)) for e, b, s in zip(extent, begin, step, strict=True))
         lines = [(0.0, float(s), 1.0, -float(b)) for b, s in zip(begin, step, strict=True)]
         return d.add(layers.ResizeLayer("floor", size, tuple(itertools.chain(*lines))), x)
-    if how in ("edge", "reflect"):
+    if how in ("edge", "reflect", "wrap"):
         around = [d.ints(-1 if d.rng.random() < 0.2 else 0, 2, 2) for _ in extent]
         lines = [(-float(a), 1.0, 1.0, 0.0) for a, _ in around]
         size = tuple(e + a + b for e, (a, b) in zip(extent, around, strict=True))

@@ -334,7 +334,7 @@ def taken(how: str, extent: int, line: tuple[float, ...], i: int) -> list[tuple[
     )
     while how == "reflect" and extent > 1 and not 0 <= source < extent:
         source = -source if source < 0 else 2 * (extent - 1) - source
-    return [(min(max(source, 0), extent - 1), 1.0)]
+    return [(source % extent if how == "wrap" else min(max(source, 0), extent - 1), 1.0)]
 
 
 def takings(op: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:

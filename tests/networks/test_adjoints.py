@@ -206,6 +206,7 @@ CASES: dict[str, tuple[str, Made]] = {
     "values in a line": ("max_unpool", lambda g, h, z: unpooled(g, g.reshape(h, (4, 30)), 3, 4, 0)),
     "softmax": ("softmax", lambda g, h, z: g.softmax(h)),
     "log of softmax": ("softmax", lambda g, h, z: g.softmax(g.flatten(h), log=True)),
+    "wrapped": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("wrap", (9, 8), (-2.0, 1.0, 1.0, 0.0) * 2), (h,))),
     "reflected": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("reflect", (9, 8), (-2.0, 1.0, 1.0, 0.0) * 2), (h,))),
     "repeated borders": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("edge", (9, 8), (-1.0, 1.0, 1.0, 0.0) * 2), (h,))),
     "in steps": ("resize", lambda g, h, z: g.add_layer(ResizeLayer("floor", (2, 5), (0.0, 3.0, 1.0, -1.0, *SAME)), (h,))),
