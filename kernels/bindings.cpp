@@ -202,6 +202,13 @@ void bind_direct(py::module_ &m) {
         py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
         py::arg("workspace"), py::arg("workspace_bytes"), py::arg("threads"),
         "The same by Winograd's F(2 x 2, 3 x 3), in any workspace; False, and nothing written, where that does not serve.");
+  call(m, "fft_conv", &fft_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
+        py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
+        py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
+        py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"), py::arg("lengths"),
+        "The same by transforms of segments of these lengths, at stride 1; False, and nothing written, where there is too little "
+        "room or numbers are not finite.");
 }
 
 void bind_special(py::module_ &m) {

@@ -141,4 +141,11 @@ bool winograd_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &
 // special.cpp
 int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int threads);
 
+// fft/fft.cpp
+bool fft_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape, const Ints &x_strides,
+              uintptr_t w, const Ints &w_shape, const Ints &w_strides, uintptr_t y, const Ints &y_shape,
+              const Ints &y_strides, const Ints &stride, const Ints &dilation, const Ints &pad_lo, i64 groups,
+              uintptr_t bias, int act, double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes,
+              bool packed, int threads, const Three &lengths);
+
 }  // namespace ooc

@@ -71,11 +71,6 @@ struct Index3 {
 // Row-major index of a box with the extents of b (b[0] unbounded).
 OOC_INLINE Index3 unflatten(i64 i, i64 b1, i64 b2) { return {{i / (b1 * b2), i / b2 % b1, i % b2}}; }
 
-// Positions w of [0, n) with 0 <= start + w * mul < extent.
-struct Range {
-  i64 lo, hi;
-};
-
 OOC_INLINE Range inside(i64 start, i64 mul, i64 extent, i64 n) {
   Range r;
   r.lo = start >= 0 ? 0 : imin(n, ceil_div(-start, mul));

@@ -34,6 +34,11 @@ static i64 gcd(i64 a, i64 b) { return b ? gcd(b, a % b) : a; }
 // Bytes rounded up to whole cache lines: every part of the workspace starts on one.
 OOC_INLINE i64 lines(i64 bytes) { return round_up(bytes, 64); }
 
+// Positions w of [0, n) with 0 <= start + w * mul < extent.
+struct Range {
+  i64 lo, hi;
+};
+
 template <class T>
 struct Lane;
 template <>

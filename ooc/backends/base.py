@@ -24,12 +24,17 @@ def algorithms_of(kernel: Kernel) -> Mapping[str, int]:
 class Offer(NamedTuple):
     """One way to compute an op: its name, and the workspace bytes for tiles of given sizes (ints or arrays). ordered: each
     result's bits depend on its own terms alone, not on the tile. serving: the kernels that compute the stages, each this one or
-    one that it passes the stage on to; empty: this one computes all."""
+    one that it passes the stage on to; empty: this one computes all. rounds: results of exact numbers are rounded, too."""
 
     name: str
     workspace: Callable[[Sizes], Any]
     ordered: bool = False
     serving: tuple[str, ...] = ()
+    rounds: bool = False
+
+    def kernels(self, op: Op) -> tuple[str, ...]:
+        """The kernel of each stage."""
+        return self.serving or (self.name,) * len(op.stages)
 
 
 class Backend(Protocol):

@@ -41,7 +41,7 @@ class Family(NamedTuple):
 
     empty: its kernels also serve tiles that hold nothing to sum. beside: workspace that it wants on top where these operands are
     used in place, as the caller has them. keeps: what it makes of fixed inputs lasts in the workspace from tile to tile. ordered:
-    whether the sums of an op do not depend on the tiling."""
+    whether the sums of an op do not depend on the tiling. rounds: whether results of exact numbers are rounded, too."""
 
     why_not: Callable[[Op], str | None]
     workspace: Callable[[Op, Sizes, Any], Any]
@@ -50,6 +50,7 @@ class Family(NamedTuple):
     beside: Callable[[Op, Sizes, Names], Any] = nothing_beside
     keeps: bool = True
     ordered: Callable[[Op], bool] = never
+    rounds: bool = False
 
     def need(self, op: Op, sizes: Sizes, means: Any, in_place: Names) -> Any:
         """All the workspace that it wants."""
@@ -95,7 +96,8 @@ class FamilyBackend:
                 serving = tuple(self._serving(s, family) for s in op.stages)
                 families = [self.families[name] for name in serving]
                 ordered = all(f.ordered(s) for f, s in zip(families, op.stages, strict=True))
-                offers.append(Offer(family, _workspace(op, families, self.means, in_place), ordered, serving))
+                rounds = any(f.rounds for f in families)
+                offers.append(Offer(family, _workspace(op, families, self.means, in_place), ordered, serving, rounds))
         return tuple(offers)
 
     def why_not(self, op: Op) -> dict[str, str]:

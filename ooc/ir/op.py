@@ -297,9 +297,14 @@ class Op(metaclass=Once):
         """Floating-point operations of a tile of these sizes."""
         raise NotImplementedError
 
-    def effort(self, sizes: Sizes) -> Any:
-        """Floating-point operations that a kernel spends on such a tile, wasted ones included."""
+    def effort(self, sizes: Sizes, kernel: str = "") -> Any:
+        """Floating-point operations that a kernel spends on such a tile, wasted ones included. kernel: by name, where one has
+        another way than the others."""
         return self.flops(sizes)
+
+    def preparation(self, kernel: str) -> float:
+        """Operations that a kernel spends on each byte of fixed inputs when they come anew."""
+        return 0.0
 
     def width(self, sizes: Sizes) -> Any:
         """Output channels of a tile, of which kernels compute many at a time; inf: it does not matter."""
@@ -314,19 +319,29 @@ class Op(metaclass=Once):
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
     @cached_property
-    def whole_work(self) -> tuple[tuple[float, float, float], ...]:
-        """For each stage, in one piece: the effort, the bytes that must be walked through, output channels."""
-        return tuple((s.effort(s.dims), s.touched_bytes(s.dims), s.width(s.dims)) for s in self.stages)
+    def _known_work(self) -> dict[Any, Any]:
+        return {}
+
+    def whole_work(self, kernels: tuple[str, ...]) -> tuple[tuple[float, float, float], ...]:
+        """For each stage, in one piece by one of these kernels: the effort, the bytes that must be walked through, output
+        channels."""
+        if ("whole", kernels) not in self._known_work:
+            works = (_whole_work(*one) for one in zip(self.stages, kernels, strict=True))
+            self._known_work["whole", kernels] = tuple(works)
+        return self._known_work["whole", kernels]  # type: ignore[no-any-return]
 
     @cached_property
     def least_bytes(self) -> dict[str, int]:
         """Bytes of each operand that any tiling moves: those that some tile reaches."""
         return {o.name: _least(o, self.dims) for o in self.operands}
 
-    @cached_property
-    def least_work(self) -> tuple[tuple[float, float], ...]:
-        """For each stage, however it is cut: what no tiling goes below in effort and in bytes walked through."""
-        return tuple(_least_work(s, maps, self.dims) for s, maps in zip(self.stages, self.stage_maps, strict=True))
+    def least_work(self, kernels: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
+        """For each stage by one of these kernels, however it is cut: what no tiling goes below in effort and in bytes walked
+        through."""
+        if ("least", kernels) not in self._known_work:
+            works = (_least_work(s, maps, self.dims, k) for s, maps, k in zip(self.stages, self.stage_maps, kernels, strict=True))
+            self._known_work["least", kernels] = tuple(works)
+        return self._known_work["least", kernels]  # type: ignore[no-any-return]
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
@@ -381,9 +396,14 @@ def _least(operand: Operand, dims: Sizes) -> int:
     return math.prod(reached) * ITEM_BYTES[operand.dtype]
 
 
-def _least_work(stage: Op, maps: StageMaps, dims: Sizes) -> tuple[float, float]:
+def _whole_work(stage: Op, kernel: str) -> tuple[float, float, float]:
+    prepared = sum(o.nbytes for o in stage.inputs if o.name in stage.fixed) * stage.preparation(kernel)
+    return float(stage.effort(stage.dims, kernel) + prepared), stage.touched_bytes(stage.dims), stage.width(stage.dims)
+
+
+def _least_work(stage: Op, maps: StageMaps, dims: Sizes, kernel: str) -> tuple[float, float]:
     """Of a stage, whose dims follow these loop dims."""
     sizes = {d: covered(m, dims, e) for d, (m, e) in maps.items()}
     walked = sum(_least(o, sizes) for o in (stage.inputs[0], *stage.outputs))
-    effort = float(stage.effort(sizes)) if all(sizes.values()) else 0.0  # a stage behind it may leave all of it out
+    effort = float(stage.effort(sizes, kernel)) if all(sizes.values()) else 0.0  # a stage behind it may leave all of it out
     return effort, float(walked)

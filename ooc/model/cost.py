@@ -17,6 +17,10 @@ from ooc.schedule.work import Moved, Work
 MOST_LOST = 0.95  # share of its speed that a lane loses to one other
 LARGE = (1e9, 1e7)  # operations and bytes of a tile that tells fast kernels from slow ones
 REMEMBERED = 1 << 16  # steps whose seconds are kept
+TRANSCENDENTAL = (
+    "gelu_tanh", "erf", "softplus", "exp", "log", "pow", "celu", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    "asinh", "acosh", "atanh",
+)  # fmt: skip
 # Kinds that no calibration measures, each with one alike; by their first word, or whole.
 LIKE = {
     **dict.fromkeys(
@@ -28,6 +32,7 @@ LIKE = {
     "resize": "upsample.linear", "resize_backward": "upsample_backward.linear",
     "grid_sample": "upsample.linear", "grid_sample_backward": "upsample_backward.linear",
     "pointwise.accrue": "pointwise", "reduce.squares": "reduce.bias",
+    **dict.fromkeys((f"function.{how}" for how in TRANSCENDENTAL), "function.gelu"),
 }  # fmt: skip
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.

@@ -13,7 +13,7 @@ from ooc.errors import UnsupportedError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.planner.explain import smallest_bytes
-from ooc.planner.question import Question, usable_offers
+from ooc.planner.question import Question, paying, usable_offers
 from ooc.runtime.device import Device
 from ooc.schedule.budget import Budget
 from ooc.schedule.emit import Single
@@ -65,7 +65,8 @@ class CallCosts:
         return cast(tuple[Offer, ...], self.known.made(op, lambda: self._offers(op)))
 
     def _offers(self, op: Op) -> tuple[Offer, ...]:
-        return usable_offers(op, self.device.backend, self.deterministic, frozenset(o.name for o in op.operands))
+        offers = usable_offers(op, self.device.backend, self.deterministic, frozenset(o.name for o in op.operands))
+        return paying(op, offers, lambda offer: self._seconds(op, offer))
 
     def seconds(self, op: Op, kernel: str) -> float:
         """Predicted seconds of all of an op as one tile."""

@@ -10,6 +10,7 @@ from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
 from ooc.ir.region import Along, AxisMap, Grouped, Sizes, Tile, Whole
+from ooc.ops import transforms
 from ooc.ops.activation import activate
 from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
 
@@ -38,6 +39,7 @@ class Convolution(SpatialOp):
     layout: str = "channels_first"
 
     quiet: ClassVar[dict[str, int]] = {"stride": 1, "dilation": 1}
+    vectored: ClassVar[str]  # the channels of which kernels compute many at a time
 
     def __post_init__(self) -> None:
         ones = (1,) * self.rank
@@ -53,13 +55,27 @@ class Convolution(SpatialOp):
             reach = tuple((r - 1) * d + 1 for r, d in zip(self.taps, self.dilation, strict=True))
             raise ShapeError(f"{self.kind}: a filter reaching {reach} does not fit extents {self.extent} with padding {self.pad}")
 
-    def in_vectors(self, d: str, sizes: Sizes) -> Any:
-        """Operations of a tile with those that vectors half empty waste: of the channels along a dimension, or of groups of one
-        channel each, kernels compute many at a time."""
+    @property
+    def walked(self) -> str:
+        """The loop dims of positions, a letter each."""
+        raise NotImplementedError
+
+    def effort(self, sizes: Sizes, kernel: str = "") -> Any:
+        """Operations of a tile with those that vectors half empty waste: of channels, or of groups of one channel each, kernels
+        compute many at a time; those of transforms by the kernel `fft`."""
+        if kernel == transforms.KERNEL:
+            return transforms.effort(self, sizes)
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
-        count, lanes = (sizes[d], 8) if self.groups == 1 else (sizes["g"], 16)
+        count, lanes = (sizes[self.vectored], 8) if self.groups == 1 else (sizes["g"], 16)
         return self.flops(sizes) * (-(-count // lanes) * lanes / count)
+
+    def preparation(self, kernel: str) -> float:
+        return self._turning if kernel == transforms.KERNEL and self.fixed else 0.0
+
+    @cached_property
+    def _turning(self) -> float:
+        return transforms.preparation(self)
 
     @cached_property
     def out(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ class ConvDgrad(Convolution):
     """
 
     kind = "conv.dgrad"
+    vectored = "c"
     fixed = ("w",)
     reduce = ("k",)
     ordered = ("k",)
@@ -36,6 +37,10 @@ class ConvDgrad(Convolution):
     def dims(self) -> dict[str, int]:  # type: ignore[override]
         spatial = dict(zip(IN[self.rank], self.extent, strict=True))
         return {"n": self.n, **channel_dims(self.k, self.groups), **spatial, "c": self.c // self.groups}
+
+    @property
+    def walked(self) -> str:
+        return IN[self.rank]
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
@@ -55,9 +60,6 @@ class ConvDgrad(Convolution):
     def flops(self, sizes: Sizes) -> Any:
         pairs = self.outputs[0].count(sizes) * sizes["k"] * math.prod(self.taps)
         return -(-2 * pairs // math.prod(self.stride))  # a small tile has some, too
-
-    def effort(self, sizes: Sizes) -> Any:
-        return self.in_vectors("c", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["c"] if self.groups == 1 else math.inf

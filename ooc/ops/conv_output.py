@@ -27,6 +27,10 @@ class OverOutput(Convolution):
         spatial = dict(zip(OUT[self.rank], self.out, strict=True))
         return {"n": self.n, **channel_dims(self.k, self.groups), **spatial, "c": self.c // self.groups}
 
+    @property
+    def walked(self) -> str:
+        return OUT[self.rank]
+
     @cached_property
     def x(self) -> Operand:
         spatial = zip(OUT[self.rank], self.taps, self.stride, self.dilation, self.pad, strict=True)
@@ -74,6 +78,7 @@ class ConvFprop(OverOutput):
     """y = act(conv(x, w) + b). Source: cudnnConvolutionBiasActivationForward."""
 
     kind = "conv.fprop"
+    vectored = "k"
     fixed = ("w",)
     reduce = ("c",)
     ordered = ("c",)
@@ -86,9 +91,6 @@ class ConvFprop(OverOutput):
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
         return (self.y("y"),)
-
-    def effort(self, sizes: Sizes) -> Any:
-        return self.in_vectors("k", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["k"] if self.groups == 1 else math.inf
@@ -108,6 +110,7 @@ class ConvWgrad(OverOutput):
     """dw = sum over n and positions of x * dy. Source: cudnnConvolutionBackwardFilter."""
 
     kind = "conv.wgrad"
+    vectored = "c"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,9 +132,6 @@ class ConvWgrad(OverOutput):
     @cached_property
     def outputs(self) -> tuple[Operand, ...]:  # type: ignore[override]
         return (self.filters("dw"),)
-
-    def effort(self, sizes: Sizes) -> Any:
-        return self.in_vectors("c", sizes)
 
     def width(self, sizes: Sizes) -> Any:
         return sizes["k"] if self.groups == 1 else math.inf

@@ -66,7 +66,7 @@ class Update(Elementwise):
         """The parameters as they are rounded, if they are."""
         return (self.tensor("h"),) if self.master else ()
 
-    def effort(self, sizes: Sizes) -> Any:
+    def effort(self, sizes: Sizes, kernel: str = "") -> Any:
         """As of other passes over memory: one per value that is read."""
         return (len(self.inputs) - 1) * self.outputs[0].count(sizes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,8 @@ class TilingCosts:
         states = [o for f in op.folds for o in f.state]
         self.traffic = {o.name: self._traffic(o) for o in (*op.operands, *states)}
         self.workspace = [self._times(np.asarray(o.workspace(sizes), np.int64)) for o in question.usable]
-        works = [self._work(i) for i in range(len(op.stages))]
-        self.compute = [self._compute(o, works) for o in question.usable]
+        walked = [self._walked(i) for i in range(len(op.stages))]
+        self.compute = [self._compute(o, walked) for o in question.usable]
         self.allowed = in_order(op, sizes) if question.budget.deterministic else True
 
     def _product(self, dims: Iterable[str]) -> Any:
@@ -107,26 +107,30 @@ class TilingCosts:
         slot = slot + slack_bytes(slot, self.asked.budget.place(operand.name), self.asked.budget.staged)
         return Traffic(operand, math.prod(means, start=1.0) * item, runs, -(-slot // ALIGN) * ALIGN)
 
-    def _work(self, i: int) -> tuple[Any, Any, Any, Any]:
-        """What a stage has to do in all: operations, bytes, calls, and the output channels of a tile."""
+    def _walked(self, i: int) -> tuple[Sizes, Any, Any, Any]:
+        """Of a stage, whatever kernel: sizes of a mean tile, bytes walked through in all, calls, output channels of a tile."""
         op, stage = self.asked.op, self.asked.op.stages[i]
         calls = self.tiles // self._product(op.stage_idle(i)) if op.runs(i, False) else self.outer
         mean: Sizes = {d: self._mean(m, e) for d, (m, e) in op.stage_maps[i].items()}
-        return calls * stage.effort(mean), calls * stage.touched_bytes(mean), calls, stage.width(mean)
+        return mean, calls * stage.touched_bytes(mean), calls, stage.width(mean)
 
-    def _compute(self, offer: Offer, works: Sequence[tuple[Any, Any, Any, Any]]) -> Any:
+    def _compute(self, offer: Offer, walked: Iterable[tuple[Sizes, Any, Any, Any]]) -> Any:
         """Seconds of all tiles on the compute lane."""
-        total: Any = 0.0
-        for key, work in zip(offer_keys(self.asked.op, offer), works, strict=True):
-            total = total + self.asked.model.compute(key).seconds(*work)
+        op, total = self.asked.op, np.float64(0)
+        ways = zip(op.stages, offer_keys(op, offer), offer.kernels(op), walked, strict=True)
+        for stage, key, kernel, (mean, nbytes, calls, width) in ways:
+            effort = calls * stage.effort(mean, kernel)
+            total = total + self.asked.model.compute(key).seconds(effort, nbytes, calls, width)
         return total
 
     def computing(self, flow: Flow) -> list[Any]:
         """Seconds on the compute lane under one loop order, per offer: fresh filters are packed again."""
         seconds = []
         for offer, base in zip(self.asked.usable, self.compute, strict=True):
-            costs = self.asked.model.compute(offer_keys(self.asked.op, offer)[self.asked.op.preparing])
-            seconds.append(self._times(base + flow.fresh_bytes / costs.bytes_per_second))
+            op, i = self.asked.op, self.asked.op.preparing
+            costs = self.asked.model.compute(offer_keys(op, offer)[i])
+            effort = flow.fresh_bytes * op.stages[i].preparation(offer.kernels(op)[i])
+            seconds.append(self._times(base + costs.at_best(effort, flow.fresh_bytes)))
         return seconds
 
     def flow(self, order: tuple[str, ...]) -> Flow:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ooc.backends.base import Backend, Offer
+from ooc.cache import cached_property
 from ooc.errors import UnsupportedError
-from ooc.ir.op import Op
+from ooc.ir.op import INTEGERS, Op
 from ooc.model.cost import Model
 from ooc.schedule.budget import Budget
 from ooc.schedule.place import DIRECT, PAGE, Place, load_route, store_route
 from ooc.schedule.work import stage_keys
 
 BOUNCE = 4 << 20
+PAYS = 0.8  # of the time of exact kernels, below which others are taken
 LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
 
 
@@ -35,10 +37,11 @@ class Question:
     model: Model
     bouncing: bool = True  # whether files may have bounce buffers
 
-    @property
+    @cached_property
     def usable(self) -> tuple[Offer, ...]:
-        """The ways to compute that the budget allows."""
-        return tuple(o for o in self.offers if o.ordered) if self.budget.deterministic else self.offers
+        """The ways to compute that the budget allows, and that pay."""
+        offers = tuple(o for o in self.offers if o.ordered) if self.budget.deterministic else self.offers
+        return paying(self.op, offers, self.in_one_piece)
 
     @property
     def bounce_bytes(self) -> int:
@@ -60,13 +63,25 @@ class Question:
 
     def in_one_piece(self, offer: Offer) -> float:
         """Seconds to compute all of the op as one tile in a way."""
-        works = zip(offer_keys(self.op, offer), self.op.whole_work, strict=True)
+        works = zip(offer_keys(self.op, offer), self.op.whole_work(offer.kernels(self.op)), strict=True)
         return sum(float(self.model.compute(key).seconds(effort, nbytes, 1, width)) for key, (effort, nbytes, width) in works)
 
 
 def offer_keys(op: Op, offer: Offer) -> tuple[str, ...]:
     """What the model is asked about each stage of an op that is computed in a way."""
-    return stage_keys(op, offer.name, offer.serving)
+    return stage_keys(op, offer.kernels(op))
+
+
+def paying(op: Op, offers: tuple[Offer, ...], seconds: Callable[[Offer], float]) -> tuple[Offer, ...]:
+    """Offers without those that round exact numbers where others are hardly slower, or tensors are of integers. seconds: of all
+    of the op as one tile."""
+    exact = tuple(o for o in offers if not o.rounds)
+    if not exact or exact == offers:
+        return offers
+    if any(o.dtype in INTEGERS for o in op.operands):
+        return exact
+    most = PAYS * min(map(seconds, exact))
+    return tuple(o for o in offers if not o.rounds or seconds(o) < most)
 
 
 def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: frozenset[str] = frozenset()) -> tuple[Offer, ...]:
@@ -86,9 +101,9 @@ def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: froze
 def least_computing(op: Op, offers: Iterable[Offer], model: Model) -> float:
     """Seconds below which no plan computes in these ways: of every stage what any tiling has to do, once, at the rates of
     whichever kernel is fastest at it, without what a call costs."""
-    ways = zip(*(offer_keys(op, offer) for offer in offers), strict=True)
-    stages = zip(ways, op.least_work, strict=True)
-    return float(sum(min(model.compute(key).at_best(effort, nbytes) for key in keys) for keys, (effort, nbytes) in stages))
+    ways = [zip(offer_keys(op, offer), op.least_work(offer.kernels(op)), strict=True) for offer in offers]
+    stages = zip(*ways, strict=True)
+    return float(sum(min(model.compute(key).at_best(*work) for key, work in stage) for stage in stages))
 
 
 class Bound(NamedTuple):

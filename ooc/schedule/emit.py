@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ooc.cache import Cache
 from ooc.ir.op import ITEM_BYTES, Fold, Operand
-from ooc.ir.region import AxisMap, Region, Span, elements, spans
+from ooc.ir.region import AxisMap, Region, Sizes, Span, elements, spans
 from ooc.schedule.arena import Buffer
 from ooc.schedule.page_cache import Visited
 from ooc.schedule.place import KEPT, Place, load_route, store_route
@@ -257,7 +257,8 @@ class _Works:
     """What a tile computes, per stage, remembered by the shape of the tile."""
 
     def __init__(self, plan: Plan) -> None:
-        self.op, self.keys = plan.op, stage_keys(plan.op, plan.kernel, plan.serving)
+        self.op, self.kernels = plan.op, plan.kernels
+        self.keys = stage_keys(plan.op, plan.kernels)
         self.idle = [self.op.stage_idle(i) for i in range(len(self.op.stages))]
         self.gates = sorted({d for idle in self.idle for d in idle})
         self.known: dict[Any, tuple[Work, ...]] = {}
@@ -270,16 +271,17 @@ class _Works:
         if works is None:
             sizes = self.op.stage_sizes({d: s.extent for d, s in tile})
             works = self.known[key] = tuple(
-                Work(
-                    self.keys[i],
-                    float(s.effort(z)),
-                    int(s.touched_bytes(z)) + fresh * (i == self.op.preparing),
-                    float(s.width(z)),
-                )
-                for i, (s, z) in enumerate(zip(self.op.stages, sizes, strict=True))
+                self._work(i, z, fresh * (i == self.op.preparing))
+                for i, z in enumerate(sizes)
                 if self.op.runs(i, complete) and not any(at[d] for d in self.idle[i])
             )
         return works
+
+    def _work(self, i: int, sizes: Sizes, fresh: int) -> Work:
+        """Of a stage in a tile of these sizes."""
+        stage, kernel = self.op.stages[i], self.kernels[i]
+        effort = float(stage.effort(sizes, kernel)) + fresh * stage.preparation(kernel)
+        return Work(self.keys[i], effort, int(stage.touched_bytes(sizes)) + fresh, float(stage.width(sizes)))
 
 
 class _Folding:

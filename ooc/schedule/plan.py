@@ -90,6 +90,11 @@ class Plan:
     reasons: Reasons = field(default=WrittenReasons(), compare=False)
 
     @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernel of each stage."""
+        return self.serving or (self.kernel,) * len(self.op.stages)
+
+    @property
     def bound_seconds(self) -> float:
         """The bound, below which the model predicts no plan: computing everything once, or moving every operand once, at the best
         rates that the calibration knows, whichever takes longer."""

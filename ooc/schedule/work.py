@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ooc.ir.op import Op
 
 
-def stage_keys(op: Op, kernel: str, serving: Sequence[str] = ()) -> tuple[str, ...]:
-    """What the model is asked about each stage of an op. serving: the kernels of the stages; empty: `kernel` computes all."""
-    names = serving or (kernel,) * len(op.stages)
-    return tuple(f"{stage.kind}/{stage.dtype}/{name}" for stage, name in zip(op.stages, names, strict=True))
+def stage_keys(op: Op, kernels: Iterable[str]) -> tuple[str, ...]:
+    """What the model is asked about each stage of an op, each computed by one of these kernels."""
+    return tuple(f"{stage.kind}/{stage.dtype}/{kernel}" for stage, kernel in zip(op.stages, kernels, strict=True))
 
 
 class Work(NamedTuple):

@@ -1,5 +1,6 @@
 """The kernel families of the CPU backend, best first; the last always answers.
 
+`fft`       convolution of many taps at stride 1 by Fourier transforms of blocks, half types through f32; rounds exact numbers
 `winograd`  f32 convolution of 3 x 3 taps at stride 1 with fewer multiplications, half types through f32
 `onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
 `native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
@@ -15,6 +16,7 @@ from __future__ import annotations
 from ooc import native
 from ooc.backends.base import Kernel
 from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN, WINOGRAD
+from ooc.backends.cpu.fft import FFT
 from ooc.backends.cpu.loops import SIMPLE
 from ooc.backends.families import Family, ever, no_workspace
 from ooc.backends.pieces import in_pieces
@@ -46,6 +48,7 @@ def _by_kind(conv: Family) -> Family:
 
 
 FAMILIES: dict[str, Family] = {
+    "fft": FFT,
     "winograd": WINOGRAD,
     "onednn": ONEDNN,
     "native_lean": LEAN,

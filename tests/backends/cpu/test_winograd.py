@@ -9,10 +9,9 @@ import pytest
 
 from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
-from ooc.ir.op import Block, Op, Operand, aligned, numpy_dtype
-from ooc.ir.region import Span
 from ooc.ops import ACTIVATIONS
 from ooc.ops.descriptor import parse
+from tests.helpers.cpu_kernels import in_one_tile
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
 ROOM = 8 << 20
@@ -86,12 +85,6 @@ class Problem:
         return None
 
 
-def aligned_room(nbytes: int) -> Any:
-    memory = np.full(nbytes + 64, 0xFF, np.uint8)  # NaN, if it were read
-    begin = -native.address(memory) % 64
-    return memory[begin : begin + nbytes]
-
-
 @pytest.mark.parametrize("some", range(4))
 def test_sums_of_integers_are_those_of_the_plain_loops(some: int) -> None:
     served = 0
@@ -142,21 +135,6 @@ def test_neither_threads_nor_room_change_a_bit() -> None:
         for other in results[1:]:
             np.testing.assert_array_equal(other, results[0], err_msg=str(seed))
     assert compared >= 20
-
-
-def in_one_tile(op: Op, family: str, arrays: dict[str, Any]) -> Any:
-    """The result of an op by a family."""
-    kernels = CpuBackend.families[family]
-    assert kernels.why_not(op) is None
-    kernel = kernels.prepare(op, op.dims, aligned_room(int(aligned(kernels.workspace(op, op.dims, 2)))), 2)
-    made = op.outputs[0]
-    given = arrays | {made.name: np.full(made.shape, np.nan, numpy_dtype(op.dtype))}
-    kernel({d: Span(0, e) for d, e in op.dims.items()}, {o.name: whole(o, given) for o in op.operands}, True, True)
-    return given[made.name]
-
-
-def whole(operand: Operand, arrays: dict[str, Any]) -> Block:
-    return Block(arrays[operand.name], tuple(Span(0, e) for e in operand.shape))
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])

@@ -1,0 +1,32 @@
+// Convolution by Fourier transforms of blocks (overlap-save), at stride 1: for filters of many taps. One source (impl.inl) is compiled
+// for several instruction sets; the transforms are PocketFFT's (pocketfft.hpp, its licence in LICENSE.md).
+//
+// A block of outputs needs a segment of inputs that is longer by the reach of the filters. Segments, filters and results are
+// transformed once each; for every frequency a matrix product sums over channels (fprop, dgrad) or blocks (wgrad), whose results go
+// back once. Spectra lie in rows: of the frequencies of a line, all rows, so that a product reads what is together.
+//
+// Room: for spectra of all filters, and of as many blocks of all channels in and out as it holds; what each thread transforms.
+// Filters keep their place between calls: with `packed` a call uses the spectra that an earlier one left there.
+#pragma once
+#include "../direct/direct.hpp"
+#include "../isa.hpp"
+
+namespace ooc {
+namespace fft {
+
+struct Lengths {
+  i64 axis[3];  // of a segment
+};
+
+struct Kernels {
+  // False, and nothing written, where there is too little room, or numbers are not finite or so large that sums may not be.
+  bool (*run)(const direct::Problem &, const direct::Operands &, const Lengths &);
+};
+
+// Null when the compiler lacks the instruction set.
+const Kernels *kernels_avx512();
+const Kernels *kernels_avx2();
+const Kernels *kernels_base();
+
+}  // namespace fft
+}  // namespace ooc

@@ -1,0 +1,279 @@
+// Transforms of segments to and from rows of spectra: real numbers along the last axis, complex ones along the others, several lines
+// in the lanes of vectors. Lines of which nothing is given, or nothing wanted, are left out.
+
+constexpr i64 LINE_BYTES = 64;  // of real parts, and of imaginary ones, in a row
+template <class T>
+constexpr i64 LINE = LINE_BYTES / i64(sizeof(T));
+template <class T>
+constexpr i64 ROW = 2 * LINE<T>;
+
+// Vectors as PocketFFT's templates take them: aligned, of a size that no template has to find.
+template <class T>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  typedef float type __attribute__((vector_size(VEC_BYTES)));
+};
+template <>
+struct Lanes<double> {
+  typedef double type __attribute__((vector_size(VEC_BYTES)));
+};
+
+// Sizes that all transforms share.
+struct Sizes {
+  i64 axis[3], reach[3], inside[3];  // of a segment, of filters, outputs of a block
+  i64 reals, across, lines;          // numbers of a segment; lines of the frequencies of a row, and of all
+  i64 group;                         // segments that are transformed at once: those of one line take a lane each
+  i64 buffer;                        // vectors that one transform works in, twice
+};
+
+// Rows of spectra: of each line of frequencies, all rows.
+template <class T>
+struct Rows {
+  T *data;
+  i64 count;
+  T *at(i64 line, i64 row) const { return data + (line * count + row) * ROW<T>; }
+};
+
+// Numbers of a tensor at the places first + i * step of a segment.
+template <class T>
+struct Part {
+  T *at;
+  i64 first[3], step[3], count[3], stride[3];
+};
+
+template <class T>
+static Sizes sizes_of(const Problem &p, const Lengths &lengths) {
+  Sizes s{};
+  s.reals = 1;
+  for (int d = 0; d < 3; ++d) {
+    s.axis[d] = lengths.axis[d];
+    s.reach[d] = (p.f[d] - 1) * p.dilation[d] + 1;
+    s.inside[d] = s.axis[d] - s.reach[d] + 1;
+    s.reals *= s.axis[d];
+  }
+  s.across = ceil_div(s.axis[2] / 2 + 1, LINE<T>);
+  s.lines = s.axis[0] * s.axis[1] * s.across;
+  s.group = s.axis[0] * s.axis[1] == 1 ? Vec<T>::lanes : 1;
+  s.buffer = round_up(s.axis[2], Vec<T>::lanes);
+  for (int d = 0; d < 2; ++d) s.buffer = imax(s.buffer, s.axis[d] > 1 ? 2 * s.axis[d] : 0);
+  return s;
+}
+
+// Bytes that a thread works in.
+template <class T>
+static i64 space_bytes(const Sizes &s) {
+  return 2 * s.buffer * VEC_BYTES + (s.group == 1 ? s.lines * ROW<T> * i64(sizeof(T)) : 0);
+}
+
+// Transforms of a thread, or of a team where there are fewer of them than threads.
+template <class T>
+class Transform {
+  typedef typename Lanes<T>::type V;
+  typedef pocketfft::detail::cmplx<V> Pair;
+  static constexpr i64 L = Vec<T>::lanes;
+
+ public:
+  // spaces: of all threads; member: the first of the team.
+  Transform(const Sizes &sizes, char *spaces, int member, int team) : s(sizes), first(spaces + member * space_bytes<T>(sizes)), team(team) {
+    spectrum = reinterpret_cast<T *>(first + 2 * s.buffer * VEC_BYTES);
+    real = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_r<T>>(size_t(s.axis[2]));
+    for (int d = 0; d < 2; ++d)
+      if (s.axis[d] > 1) complex[d] = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_c<T>>(size_t(s.axis[d]));
+  }
+
+  // Spectra of `count` segments, one for each row from `row` on: what they have of a tensor. Several where they are lines.
+  void forward(const Part<const T> *parts, i64 count, const Rows<T> &rows, i64 row) {
+    if (s.group > 1) {
+      T *to[L];
+      for (i64 i = 0; i < count; ++i) to[i] = rows.at(0, row + i);
+      forward_lines(parts, to, count, rows.count * ROW<T>, buffers(0));
+      return;
+    }
+    const Part<const T> &part = *parts;
+    if (part.count[0] * part.count[1] == 0) {  // all of it is padding
+      for (i64 line = 0; line < s.lines; ++line) std::memset(rows.at(line, row), 0, ROW<T> * sizeof(T));
+      return;
+    }
+    for_lines(part, [&](const i64 *at, const i64 *places, i64 lines, const Buffers &b) {
+      Part<const T> each[L];
+      T *to[L];
+      for (i64 i = 0; i < lines; ++i) each[i] = part, each[i].at += at[i], to[i] = of_line(places[i]);
+      forward_lines(each, to, lines, ROW<T>, b);
+    });
+    const bool deep = s.axis[0] > 1;
+    if (s.axis[1] > 1)
+      for_planes(part, [&](i64 depth, i64 a, const Buffers &b) {
+        across(1, part, inner(depth, a), deep ? inner(depth, a) : outer(1, 0, a, rows, row), b);
+      });
+    if (deep) for_depths([&](i64 j, i64 a, const Buffers &b) { across(0, part, beneath(j, a), outer(0, j, a, rows, row), b); });
+  }
+
+  // What `count` rows are the spectra of, line by line: store(where the line goes, its part, its numbers).
+  template <class Store>
+  void backward(const Part<T> *parts, i64 count, const Rows<T> &rows, i64 row, const Store &store) {
+    if (s.group > 1) {
+      const T *from[L];
+      for (i64 i = 0; i < count; ++i) from[i] = rows.at(0, row + i);
+      backward_lines(from, count, rows.count * ROW<T>, buffers(0), [&](i64 i, const T *line) { store(parts[i].at, parts[i], line); });
+      return;
+    }
+    const Part<T> &part = *parts;
+    const bool deep = s.axis[0] > 1;
+    if (deep) for_depths([&](i64 j, i64 a, const Buffers &b) { back(0, part, outer(0, j, a, rows, row), beneath(j, a), b); });
+    if (s.axis[1] > 1)
+      for_planes(part, [&](i64 depth, i64 a, const Buffers &b) {
+        back(1, part, deep ? inner(depth, a) : outer(1, 0, a, rows, row), inner(depth, a), b);
+      });
+    for_lines(part, [&](const i64 *at, const i64 *places, i64 lines, const Buffers &b) {
+      const T *from[L];
+      for (i64 i = 0; i < lines; ++i) from[i] = of_line(places[i]);
+      backward_lines(from, lines, ROW<T>, b, [&](i64 i, const T *line) { store(part.at + at[i], part, line); });
+    });
+  }
+
+ private:
+  struct Buffers {  // of one transform
+    V *line, *other;
+  };
+  struct Column {  // numbers along an axis of a spectrum
+    T *at;
+    i64 step;
+  };
+
+  Buffers buffers(int member) const {
+    V *line = reinterpret_cast<V *>(first + member * space_bytes<T>(s));
+    return {line, line + s.buffer};
+  }
+
+  T *of_line(i64 place) const { return spectrum + place * s.across * ROW<T>; }
+
+  // Along axis 1 of the spectrum, along axis 0 of it, and along either of them of rows.
+  Column inner(i64 depth, i64 a) const { return {of_line(depth * s.axis[1]) + a * ROW<T>, s.across * ROW<T>}; }
+  Column beneath(i64 j, i64 a) const { return {of_line(j) + a * ROW<T>, s.axis[1] * s.across * ROW<T>}; }
+  Column outer(int d, i64 j, i64 a, const Rows<T> &rows, i64 row) const {
+    return {rows.at(j * s.across + a, row), (d ? 1 : s.axis[1]) * s.across * rows.count * ROW<T>};
+  }
+
+  // visit(depth, line of frequencies, buffers) for all planes that a part reaches, and visit(row of a plane, line of frequencies,
+  // buffers) for all rows.
+  template <class P, class F>
+  void for_planes(const P &part, const F &visit) {
+    share(part.count[0] * s.across, team,
+          [&](i64 i, int member) { visit(part.first[0] + i / s.across * part.step[0], i % s.across, buffers(member)); });
+  }
+  template <class F>
+  void for_depths(const F &visit) {
+    share(s.axis[1] * s.across, team, [&](i64 i, int member) { visit(i / s.across, i % s.across, buffers(member)); });
+  }
+
+  // visit(distances in the tensor, places of lines in a segment, how many, buffers) for as many lines at a time as there are lanes.
+  template <class P, class F>
+  void for_lines(const P &part, const F &visit) {
+    const i64 all = part.count[0] * part.count[1];
+    share(ceil_div(all, L), team, [&](i64 run, int member) {
+      i64 at[L], places[L];
+      const i64 begin = run * L, some = imin(L, all - begin);
+      for (i64 l = 0; l < some; ++l) {
+        const i64 i = (begin + l) / part.count[1], j = (begin + l) % part.count[1];
+        at[l] = i * part.stride[0] + j * part.stride[1];
+        places[l] = (part.first[0] + i * part.step[0]) * s.axis[1] + part.first[1] + j * part.step[1];
+      }
+      visit(at, places, some, buffers(member));
+    });
+  }
+
+  // Spectra of some lines, a lane each.
+  void forward_lines(const Part<const T> *parts, T *const *to, i64 count, i64 step, const Buffers &b) {
+    T *flat = reinterpret_cast<T *>(b.other);
+    const i64 pitch = round_up(s.axis[2], L);
+    std::memset(flat, 0, size_t(L * pitch) * sizeof(T));
+    for (i64 l = 0; l < count; ++l) {
+      const Part<const T> &part = parts[l];
+      T *line = flat + l * pitch + part.first[2];
+      const T *x = part.at;
+      if (part.stride[2] == 1 && part.step[2] == 1)
+        std::memcpy(line, x, size_t(part.count[2]) * sizeof(T));
+      else
+        for (i64 i = 0; i < part.count[2]; ++i) line[i * part.step[2]] = x[i * part.stride[2]];
+    }
+    V v[L];
+    for (i64 i = 0; i < pitch; i += L) {
+      for (i64 l = 0; l < L; ++l) v[l] = load(flat + l * pitch + i);
+      turn(v);
+      for (i64 l = 0; l < L; ++l) b.line[i + l] = v[l];
+    }
+    real->exec(b.line, T(1), true, b.other);
+    for (i64 k = 0; k < s.across * LINE<T>; k += L)
+      for (int part_of = 0; part_of < 2; ++part_of) {
+        for (i64 l = 0; l < L; ++l) v[l] = has(k + l, part_of) ? b.line[half(k + l, part_of)] : V{};
+        turn(v);
+        for (i64 l = 0; l < count; ++l) keep(to[l] + k / LINE<T> * step + part_of * LINE<T> + k % LINE<T>, v[l]);
+      }
+  }
+
+  template <class Store>
+  void backward_lines(const T *const *from, i64 count, i64 step, const Buffers &b, const Store &store) {
+    V v[L];
+    for (i64 k = 0; k < s.across * LINE<T>; k += L)
+      for (int part_of = 0; part_of < 2; ++part_of) {
+        for (i64 l = 0; l < L; ++l) v[l] = l < count ? load(from[l] + k / LINE<T> * step + part_of * LINE<T> + k % LINE<T>) : V{};
+        turn(v);
+        for (i64 l = 0; l < L; ++l)
+          if (has(k + l, part_of)) b.line[half(k + l, part_of)] = v[l];
+      }
+    real->exec(b.line, T(1) / T(s.reals), false, b.other);
+    T *flat = reinterpret_cast<T *>(b.other);
+    const i64 pitch = round_up(s.axis[2], L);
+    for (i64 i = 0; i < pitch; i += L) {
+      for (i64 l = 0; l < L; ++l) v[l] = b.line[i + l];
+      turn(v);
+      for (i64 l = 0; l < L; ++l) keep(flat + l * pitch + i, v[l]);
+    }
+    for (i64 l = 0; l < count; ++l) store(l, flat + l * pitch);
+  }
+
+  // Of a line of real numbers the transform has the real and the imaginary part of each frequency, but those that are zero.
+  bool has(i64 k, int imaginary) const { return imaginary ? k > 0 && 2 * k < s.axis[2] : 2 * k <= s.axis[2]; }
+  static i64 half(i64 k, int imaginary) { return imaginary ? 2 * k : k ? 2 * k - 1 : 0; }
+
+  // Along axis d, from the places of a part to all.
+  void across(int d, const Part<const T> &part, const Column &from, const Column &to, const Buffers &b) {
+    Pair *line = reinterpret_cast<Pair *>(b.line);
+    for (i64 v = 0; v < LINE<T>; v += L) {
+      if (part.count[d] < s.axis[d]) std::memset(static_cast<void *>(line), 0, size_t(s.axis[d]) * sizeof(Pair));
+      for (i64 i = 0; i < part.count[d]; ++i) {
+        const i64 place = part.first[d] + i * part.step[d];
+        line[place] = pair(from.at + place * from.step + v);
+      }
+      complex[d]->exec(line, T(1), true, reinterpret_cast<Pair *>(b.other));
+      for (i64 i = 0; i < s.axis[d]; ++i) put(to.at + i * to.step + v, line[i]);
+    }
+  }
+
+  // Along axis d, from all places to those of a part.
+  void back(int d, const Part<T> &part, const Column &from, const Column &to, const Buffers &b) {
+    Pair *line = reinterpret_cast<Pair *>(b.line);
+    for (i64 v = 0; v < LINE<T>; v += L) {
+      for (i64 i = 0; i < s.axis[d]; ++i) line[i] = pair(from.at + i * from.step + v);
+      complex[d]->exec(line, T(1), false, reinterpret_cast<Pair *>(b.other));
+      for (i64 i = 0; i < part.count[d]; ++i) {
+        const i64 place = part.first[d] + i * part.step[d];
+        put(to.at + place * to.step + v, line[place]);
+      }
+    }
+  }
+
+  static Pair pair(const T *from) { return Pair(load(from), load(from + LINE<T>)); }
+  static void put(T *to, const Pair &p) { keep(to, p.r), keep(to + LINE<T>, p.i); }
+  static V load(const T *from) { return V(*reinterpret_cast<const typename Vec<T>::type *>(from)); }
+  static void keep(T *to, V v) { *reinterpret_cast<typename Vec<T>::type *>(to) = v; }
+  static void turn(V *v) { transpose_square<T>(reinterpret_cast<typename Vec<T>::type *>(v)); }
+
+  const Sizes &s;
+  char *first;
+  int team;
+  T *spectrum;
+  std::shared_ptr<pocketfft::detail::pocketfft_r<T>> real;
+  std::shared_ptr<pocketfft::detail::pocketfft_c<T>> complex[2];
+};

@@ -1,0 +1,79 @@
+"""Convolution by Fourier transforms on the CPU: for filters of many taps (kernels/fft)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ooc import native
+from ooc.backends.base import Kernel
+from ooc.backends.cpu.conv import NativeConv, in_f32
+from ooc.backends.cpu.loops import why_not_native
+from ooc.backends.families import Family
+from ooc.backends.views import lift_spatial
+from ooc.ir.op import ITEM_BYTES, Block, Op, compute_dtype
+from ooc.ir.region import Sizes, Tile
+from ooc.ops import Convolution
+from ooc.ops.transforms import segments
+
+TAPS = 128  # of a filter: fewer are summed directly, exactly where numbers are
+VECTOR_BYTES = 64  # the widest
+BLOCKS = 16  # whose spectra are multiplied together, each of the filters loaded once for all of them
+TABLES = 4  # numbers for each one along an axis: the roots of unity of two transforms
+
+
+class FftConv(NativeConv):
+    """By transforms, or by the direct kernel where numbers are not finite or so large that sums may not be. Keeps the spectra of
+    filters while their block is unchanged."""
+
+    def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, threads: int) -> None:
+        super().__init__(op, workspace, threads)
+        self.lengths = lift_spatial(tuple(int(n) for n in segments(op, sizes).lengths), 1)
+        self.spectra: Any = None
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        assert native.kernels is not None
+        args = self.arguments(tile, blocks)
+        geometry, stamp = self._geometry(args), (args[3], args[0][1].shape, args[2])
+        kept = self.direction != "wgrad" and bool(args[3]) and stamp == self.spectra
+        call = (tile, blocks, first, last)
+        if self._run(native.kernels.fft_conv, geometry, args, call, kept, self.threads, self.lengths):
+            self.spectra, self.packed = stamp, None  # it works where packed filters were
+        else:
+            self.spectra = None
+            super().__call__(tile, blocks, first, last)
+
+
+def _why_not(op: Op) -> str | None:
+    if not isinstance(op, Convolution):
+        return f"fft: serves convolutions, not {op.kind}"
+    if max(op.stride) > 1:
+        return "fft: transforms give all positions, at stride 1"
+    if math.prod(op.taps) < TAPS:
+        return f"fft: serves filters of {TAPS} taps and more"
+    return why_not_native(op)
+
+
+def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
+    """Spectra of filters, and of some blocks of all channels; what each thread transforms; tables."""
+    assert isinstance(op, Convolution)
+    item, some, groups = ITEM_BYTES[compute_dtype(op.dtype)], segments(op, sizes), sizes.get("g", 1)
+    spectrum, channels = 2 * item * some.frequencies, groups * (sizes["c"] + sizes["k"])
+    lanes = VECTOR_BYTES // item  # as many lines are transformed together, where segments are lines
+    lines = np.where(sum(n > 1 for n in some.lengths) == 1, lanes, 1)
+    blocks = np.minimum(some.blocks, np.maximum(BLOCKS, lines * -(-2 * threads // channels)))
+    longest = np.maximum.reduce(np.broadcast_arrays(*some.lengths))
+    space = 2 * VECTOR_BYTES * (2 * longest + lanes) + spectrum
+    filters = groups * sizes["c"] * sizes["k"]
+    return (filters + blocks * channels) * spectrum + threads * space + TABLES * item * sum(some.lengths)
+
+
+def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
+    assert isinstance(op, Convolution)
+    return FftConv(op, sizes, workspace, threads)
+
+
+FFT = in_f32(Family(_why_not, _workspace, _prepare, rounds=True))

@@ -1,0 +1,131 @@
+"""Convolution by Fourier transforms (overlap-save): the segments that a tile is cut into, and what they take.
+
+A block of outputs needs a segment of inputs that is longer by the reach of the filters. Each segment of each channel is
+transformed once, there and back; for every frequency a product sums over channels, or over blocks for the gradient of filters.
+Counted as operations of a direct convolution, at whose rate they would take as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ooc.ir.op import ITEM_BYTES, compute_dtype
+from ooc.ir.region import Sizes
+
+KERNEL = "fft"  # the name of kernels that convolve so, on any backend
+LINE_BYTES = 64  # of the real parts of neighbouring frequencies, which are multiplied together
+EACH, DOUBLING, PRODUCT = (
+    20,
+    10,
+    14,
+)  # measured: of a number that is transformed, of each doubling of a segment, of a complex product
+RATIOS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64)  # of a segment to the reach of the filters
+MOST = 1 << 17  # numbers of a segment, unless filters reach as far
+BETTER = 0.95  # of the operations for which a segment may be larger
+LENGTHS = np.asarray(
+    sorted(2**a * 3**b * 5**c for a in range(23) for b in range(3) for c in range(3) if 2**a * 3**b * 5**c < 1 << 23)
+)
+
+
+class Convolved(Protocol):
+    """What is asked of a convolution."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def taps(self) -> tuple[int, ...]: ...
+
+    @property
+    def dilation(self) -> tuple[int, ...]: ...
+
+    @property
+    def dims(self) -> dict[str, int]: ...
+
+    @property
+    def walked(self) -> str: ...
+
+
+class Segments(NamedTuple):
+    """Of one tile, or of many.
+
+    Fields:
+        lengths: along the spatial axes.
+        blocks: of outputs, of all images.
+        numbers: of a segment.
+        frequencies: of its spectrum, filled up to whole lines.
+        turning: operations of a transform.
+    """
+
+    lengths: tuple[Any, ...]
+    blocks: Any
+    numbers: Any
+    frequencies: Any
+    turning: Any
+
+
+def segments(op: Convolved, sizes: Sizes) -> Segments:
+    """The segments that take the fewest operations, or hardly more than larger ones."""
+    best, *others = _candidates(op, sizes)
+    prepared = _share(op, sizes) * _pairs(sizes)
+    least = _effort(op, sizes, best) + prepared * best.turning
+    for some in others:
+        effort = _effort(op, sizes, some) + prepared * some.turning
+        better = (effort < BETTER * least) & (some.numbers <= MOST)
+        least = np.where(better, effort, least)
+        lengths = tuple(np.where(better, *both) for both in zip(some.lengths, best.lengths, strict=True))
+        best = Segments(lengths, *(np.where(better, *both) for both in zip(some[1:], best[1:], strict=True)))
+    return best
+
+
+def _candidates(op: Convolved, sizes: Sizes) -> Iterator[Segments]:
+    line = LINE_BYTES // ITEM_BYTES[compute_dtype(op.dtype)]
+    outs = [sizes[d] for d in op.walked]
+    reaches = [(r - 1) * u + 1 for r, u in zip(op.taps, op.dilation, strict=True)]
+    last = max((i for i, r in enumerate(reaches) if r > 1), default=0)
+    for ratio in RATIOS:
+        lengths = [_length(ratio, r, o) for r, o in zip(reaches, outs, strict=True)]
+        blocks: Any = sizes["n"]
+        for o, r, n in zip(outs, reaches, lengths, strict=True):
+            blocks = blocks * -(-o // (n - r + 1))
+        numbers = math.prod(lengths)
+        frequencies = numbers // lengths[last] * (-(-(lengths[last] // 2 + 1) // line) * line)
+        yield Segments(tuple(lengths), blocks, numbers, frequencies, numbers * (EACH + DOUBLING * np.log2(numbers)))
+
+
+def _length(ratio: float, reach: int, outputs: Any) -> Any:
+    """The next length that transforms fast, not longer than a block of all outputs."""
+    return LENGTHS[np.searchsorted(LENGTHS, np.minimum(math.ceil(ratio * reach), outputs + reach - 1))] if reach > 1 else 1
+
+
+def _pairs(sizes: Sizes) -> Any:
+    """Filters of one input and one output channel."""
+    return sizes.get("g", 1) * sizes["c"] * sizes["k"]
+
+
+def _share(op: Convolved, sizes: Sizes) -> Any:
+    """Of an op that a tile is, in images and positions: filters are transformed once for all of them."""
+    return math.prod((sizes[d] / op.dims[d] for d in ("n", *op.walked)), start=1.0) * (op.kind != "conv.wgrad")
+
+
+def _effort(op: Convolved, sizes: Sizes, some: Segments) -> Any:
+    channels = sizes.get("g", 1) * (sizes["c"] + sizes["k"])
+    summed = _pairs(sizes) * some.turning if op.kind == "conv.wgrad" else 0
+    return some.blocks * (channels * some.turning + PRODUCT * some.frequencies * _pairs(sizes)) + summed
+
+
+def effort(op: Convolved, sizes: Sizes) -> Any:
+    """Operations of a tile whose filters are transformed already."""
+    return _effort(op, sizes, segments(op, sizes))
+
+
+def preparation(op: Convolved) -> float:
+    """Operations for each byte of filters that come anew."""
+    return float(segments(op, op.dims).turning) / (math.prod(op.taps) * ITEM_BYTES[op.dtype])

@@ -1,0 +1,210 @@
+"""Convolution by transforms: as near as direct sums are, whatever the tile, the layout, the room and the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc import native
+from ooc.backends.cpu.backend import CpuBackend
+from ooc.ir.op import Block, Op, aligned, numpy_dtype
+from ooc.ir.region import Span, spans
+from ooc.ops.descriptor import parse
+from ooc.ops.transforms import segments
+from tests.helpers.cpu_kernels import aligned_room, in_one_tile
+
+pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
+SHAPES = (
+    "n=2 c=3 h=40 w=53 k=4 r=11 s=13 pad=3",
+    "n=1 c=1 w=700 k=1 s=129 pad=20",
+    "n=2 c=4 w=900 k=6 s=131 groups=2 dilation=2",
+    "n=1 c=5 h=64 w=70 k=5 r=31 s=31 pad=15 groups=5",
+    "n=1 c=2 h=190 w=12 k=3 r=141 s=1",
+    "n=1 c=3 d=12 h=14 w=15 k=2 t=5 r=5 s=6 pad=2",
+    "n=1 c=2 d=70 h=9 w=5 k=2 t=45 r=1 s=3 pad=1",
+    "n=3 c=2 h=20 w=200 k=2 r=3 s=101 pad=0:2x50:3 bias=1 act=leaky_relu coef=0.5",
+    "n=1 c=4 h=33 w=32 k=4 r=13 s=11 pad=2 layout=channels_last bias=1 act=relu",
+)
+PASSES = ("fprop", "dgrad", "wgrad")
+
+
+def op_of(which: str, shape: str, dtype: str) -> Op:
+    if which == "wgrad":
+        shape = " ".join(word for word in shape.split() if word.split("=")[0] not in ("bias", "act", "coef"))
+    return parse(f"conv.{which} {shape} dtype={dtype}")
+
+
+def numbers(op: Op, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {o.name: rng.standard_normal(o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
+
+
+def widened(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+def apart(result: Any, exact: Any) -> float:
+    return float(np.abs(result.astype(np.float64) - exact).max() / np.abs(exact).max())
+
+
+def in_tiles(op: Op, sizes: Mapping[str, int], arrays: dict[str, Any], threads: int = 2) -> Any:
+    """By one kernel, tile by tile; filters that stay the same have the same stamp."""
+    family = CpuBackend.families["fft"]
+    kernel = family.prepare(op, sizes, aligned_room(int(aligned(family.workspace(op, sizes, threads)))), threads)
+    (output,) = op.outputs
+    held = arrays | {output.name: np.full(output.shape, np.nan, numpy_dtype(output.dtype))}
+    order = [*(d for d in op.dims if d not in op.reduce), *op.reduce]
+    stamps: dict[Any, int] = {}
+
+    def walk(tile: dict[str, Span], rest: list[str]) -> None:
+        if rest:
+            for span in spans(op.dims[rest[0]], sizes[rest[0]]):
+                walk(tile | {rest[0]: span}, rest[1:])
+            return
+        blocks = {}
+        for o in op.operands:
+            region = o.region(tile)
+            stamp = stamps.setdefault((o.name, region), len(stamps) + 1) if o in op.inputs else 0
+            blocks[o.name] = Block(held[o.name][tuple(slice(s.lo, s.hi) for s in region)], region, stamp)
+        kernel(tile, blocks, all(tile[d].lo == 0 for d in op.reduce), all(tile[d].hi == op.dims[d] for d in op.reduce))
+
+    walk({}, order)
+    return held[output.name]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("which", PASSES)
+def test_error_against_double_precision(which: str, shape: str) -> None:
+    """At most four times the direct sum's, and f64 as near as f64 is."""
+    single, double = (op_of(which, shape, dtype) for dtype in ("f32", "f64"))
+    arrays = numbers(single)
+    exact = in_one_tile(double, "plain", widened(arrays))
+    assert apart(in_one_tile(single, "fft", arrays), exact) <= 4 * apart(in_one_tile(single, "native", arrays), exact) + 2e-7
+    assert apart(in_one_tile(double, "fft", widened(arrays)), exact) < 1e-13
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("seed", range(3))
+def test_tiles_are_parts_of_the_whole(which: str, shape: str, seed: int) -> None:
+    """Cut along any dimension, in all orders of channels, with sums that are continued."""
+    op, rng = op_of(which, shape, "f64"), np.random.default_rng(seed)
+    sizes = op.legal({d: int(rng.integers(math.ceil(e / 3), e + 1)) for d, e in op.dims.items()})
+    arrays = numbers(op, seed)
+    exact = in_one_tile(op, "plain", arrays)
+    assert apart(in_tiles(op, sizes, arrays, threads=int(rng.integers(1, 4))), exact) < 1e-13
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("which", PASSES)
+def test_half_types_are_rounded_once(which: str, dtype: str) -> None:
+    op = op_of(which, SHAPES[0], dtype)
+    arrays = numbers(op)
+    exact = in_one_tile(op_of(which, SHAPES[0], "f64"), "plain", widened(arrays))
+    assert apart(in_one_tile(op, "fft", arrays), exact) < (1e-3 if dtype == "f16" else 8e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("which", PASSES)
+def test_numbers_that_spoil_a_segment_reach_what_they_meet_alone(which: str, value: float) -> None:
+    """As the plain loops have them."""
+    op = op_of(which, SHAPES[0], "f32")
+    for name in [o.name for o in op.inputs]:
+        arrays = numbers(op)
+        arrays[name][tuple(e // 2 for e in arrays[name].shape)] = value
+        expected = in_one_tile(op, "plain", arrays)
+        result = in_one_tile(op, "fft", arrays)
+        np.testing.assert_array_equal(np.isfinite(result), np.isfinite(expected))
+        near = np.isfinite(expected) & (np.abs(expected) < 1e6)
+        assert apart(result[near], expected[near]) < 1e-6
+        assert name == "b" or not near.all()
+
+
+def test_padding_meets_no_infinite_tap() -> None:
+    op = parse("conv.fprop n=1 c=1 h=20 w=20 k=1 r=13 s=13 pad=6 dtype=f32")
+    arrays = {"x": np.ones((1, 1, 20, 20), np.float32), "w": np.ones((1, 1, 13, 13), np.float32)}
+    arrays["w"][..., 0, 0] = np.inf
+    np.testing.assert_array_equal(in_one_tile(op, "fft", arrays), in_one_tile(op, "plain", arrays))
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_without_room_nothing_is_written(which: str) -> None:
+    assert native.kernels is not None
+    x, w, y = (
+        np.ones((1, 2, 1, 30, 30), np.float32),
+        np.ones((3, 2, 1, 12, 12), np.float32),
+        np.ones((1, 3, 1, 19, 19), np.float32),
+    )
+    arrays = [(native.address(a), a.shape, tuple(s // 4 for s in a.strides)) for a in (x, w, y)]
+    room = aligned_room(1 << 20)
+    family, op = CpuBackend.families["fft"], parse(f"conv.{which} n=1 c=2 h=30 w=30 k=3 r=12 s=12 dtype=f32")
+    lengths = (1, *(int(n) for n in segments(op, op.dims).lengths))
+    nbytes = int(family.workspace(op, op.dims, 1))
+    rest = ((1, 1, 1), (1, 1, 1), (0, 0, 0), 1, 0, 0, 0.0, False, native.address(room))  # stride, dilation, padding, ...
+    for bytes_given, served in ((0, False), (64, False), (nbytes // 8, False), (nbytes, True)):
+        flat = [v for a in arrays for v in a]
+        done = native.kernels.fft_conv(which, native.DTYPE_CODES["f32"], *flat, *rest, bytes_given, False, 1, lengths)
+        assert done is served
+        assert all((a == 1).all() for a in (x, w, y)) is not served
+
+
+def test_room_is_not_left() -> None:
+    """Nothing is written beyond what a family asks for."""
+    for which in PASSES:
+        for shape in SHAPES:
+            op, family = op_of(which, shape, "f32"), CpuBackend.families["fft"]
+            nbytes = int(aligned(family.workspace(op, op.dims, 3)))
+            memory = aligned_room(nbytes + 4096)
+            memory[nbytes:] = 0xA5
+            kernel = family.prepare(op, op.dims, memory[:nbytes], 3)
+            arrays = numbers(op) | {o.name: np.zeros(o.shape, np.float32) for o in op.outputs}
+            blocks = {o.name: Block(arrays[o.name], tuple(Span(0, e) for e in o.shape)) for o in op.operands}
+            kernel({d: Span(0, e) for d, e in op.dims.items()}, blocks, True, True)
+            assert (memory[nbytes:] == 0xA5).all(), (which, shape)
+
+
+def test_many_sizes_at_once_are_each_of_them() -> None:
+    """Workspace and operations of arrays of sizes, as the planner asks."""
+    for which in PASSES:
+        for shape in SHAPES:
+            op, family = op_of(which, shape, "f32"), CpuBackend.families["fft"]
+            each = [op.legal({d: max(1, e // part) for d, e in op.dims.items()}) for part in (1, 2, 3, 7)]
+            together = {d: np.array([sizes[d] for sizes in each]) for d in op.dims}
+            np.testing.assert_array_equal(family.workspace(op, together, 2), [int(family.workspace(op, s, 2)) for s in each])
+            np.testing.assert_allclose(op.effort(together, "fft"), [float(op.effort(s, "fft")) for s in each])
+
+
+def test_filters_of_many_taps_are_transformed() -> None:
+    """Where that is predicted to pay, and never for sums in order."""
+
+    def kernel() -> str:
+        return ooc.last_report().parts[0].schedule.plan.kernel
+
+    x = np.random.default_rng(0).standard_normal((1, 1, 300, 300)).astype(np.float32)
+    w, few = np.ones((1, 1, 63, 63), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    exact = ooc.conv(x.astype(np.float64), w.astype(np.float64), deterministic=True)
+    for budget in (None, 2 << 20, 1 << 20):
+        with ooc.device("cpu", budget=budget):
+            assert apart(ooc.conv(x, w), exact) < 1e-6
+            assert kernel() == "fft"
+            ooc.conv(x, w, deterministic=True)
+            assert kernel() != "fft"
+            ooc.conv(x, few)
+            assert kernel() != "fft"
+
+
+def test_what_it_serves() -> None:
+    why_not = CpuBackend.families["fft"].why_not
+    assert why_not(parse("conv.fprop n=1 c=1 h=90 w=90 k=1 r=31 s=31 dtype=f32")) is None
+    assert why_not(parse("conv.wgrad n=1 c=4 d=30 h=30 w=30 k=4 t=6 r=6 s=6 groups=4 dtype=bf16")) is None
+    for line, reason in (
+        ("pool.max n=1 k=1 h=4 w=4", "not pool.max"),
+        ("conv.fprop n=1 c=1 h=90 w=90 k=1 r=11 s=11", "taps"),
+        ("conv.fprop n=1 c=1 h=90 w=90 k=1 r=31 s=31 stride=2", "stride 1"),
+    ):
+        assert reason in (why_not(parse(line)) or ""), line
