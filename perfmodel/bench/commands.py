@@ -109,6 +109,25 @@ def _where(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- filters
+
+
+def _filters_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--side", type=count, default=1024, help="of pictures (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=5, help="measured rounds (default %(default)s)")
+    parser.add_argument("--share", type=count, default=0, help="x and y are files, tensors over budget (default: in memory)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="problems whose label holds this text")
+    parser.add_argument("--dir", help="where to put the files (default: the temporary directory)")
+    parser.add_argument("--out", help="write JSON lines with a system header here")
+
+
+def _filters(args: argparse.Namespace) -> int:
+    from perfmodel.bench.filters import filters, line, summary
+
+    print(summary(_told(filters(args.side, args.rounds, args.share, args.only, args.dir), line, args.out, each=True)))
+    return 0
+
+
 # ---- instructions
 
 
@@ -297,6 +316,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "overhead": Command("What small calls cost beside their operation.", _overhead_arguments, _overhead, everyday=False),
     "where": Command("Where a convolution's time goes on this machine's processors.", _where_arguments, _where, everyday=False),
+    "filters": Command(
+        "Filters of few and many taps beside SciPy's transforms and PyTorch.", _filters_arguments, _filters, everyday=False
+    ),
     "instructions": Command(
         "Machine instructions of our CUDA kernels for each element.", _instructions_arguments, _instructions, everyday=False
     ),

@@ -80,6 +80,20 @@ SMALL_CONVS = (
     "n=1 c=2 h=4 w=4 k=4 r=3 s=3 pad=1",
     "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
 )
+MANY_TAPS = (
+    "n=1 c=1 h=1024 w=1024 k=1 r=31 s=31 pad=15",
+    "n=1 c=1 h=256 w=256 k=1 r=15 s=15 pad=7",
+    "n=1 c=8 h=128 w=128 k=8 r=31 s=31 pad=15",
+    "n=1 c=64 h=64 w=64 k=64 r=31 s=31 pad=15 groups=64",
+    "n=1 c=32 h=96 w=96 k=32 r=21 s=21 pad=10",
+    "n=1 c=1 w=262144 k=1 s=1025 pad=512",
+    "n=1 c=16 w=8192 k=16 s=257 pad=128",
+    "n=1 c=1 d=48 h=48 w=48 k=1 t=9 r=9 s=9 pad=4",
+    "n=1 c=1 h=64 w=64 k=1 r=13 s=13 pad=6",
+    "n=4 c=4 h=40 w=40 k=4 r=13 s=13 pad=6",
+    "n=1 c=2 h=512 w=512 k=2 r=127 s=127 pad=63",
+    "n=2 c=128 h=32 w=32 k=128 r=13 s=13 pad=6 groups=128",
+)
 PLANES = (
     "n=1 k=64 h=224 w=224", "n=1 k=64 h=56 w=56", "n=1 k=8 h=16 w=16", "n=4 k=16 h=14 w=28", "n=2 k=32 h=112 w=112",
     "n=8 k=128 h=14 w=14", "n=1 k=3 h=200 w=200", "n=1 k=7 h=56 w=56", "n=1 k=256 h=7 w=7", "n=16 k=32 h=7 w=7",
@@ -183,7 +197,13 @@ def announced(quick: bool) -> int:
 
 def _families() -> list[str]:
     """What can compute convolutions here."""
-    return [family for family in FAMILIES if family not in AS_FAST and _measurable(family, parse(f"conv.fprop {LAYERS[0]}"))]
+    first = {family: parse(f"conv.fprop {_layers(family)[0]}") for family in FAMILIES if family not in AS_FAST}
+    return [family for family, op in first.items() if _measurable(family, op)]
+
+
+def _layers(family: str) -> tuple[str, ...]:
+    """Convolutions that a family is measured with."""
+    return {"reference": SMALL_CONVS, "fft": MANY_TAPS}.get(family, (*LAYERS, *tiles(TILES)))
 
 
 def calibrate_cpu(
@@ -256,9 +276,8 @@ def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[S
 def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
     """Tiles, each with the family of kernels that is to compute it; quick: fewer of the operations that are rare."""
     for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
-        shapes = SMALL_CONVS if family == "reference" else (*LAYERS, *tiles(TILES))
         step = 1 if family == "reference" else {"f32": 1, "f64": 4, "f16": 8}[dtype]
-        ops = (parse(f"{kind} {text} dtype={dtype}") for text in shapes[::step])
+        ops = (parse(f"{kind} {text} dtype={dtype}") for text in _layers(family)[::step])
         yield from ((op, family) for op in ops if _measurable(family, op))
     for kind, all_shapes in OTHERS.items():
         shapes = all_shapes[:: 3 if quick else 1]
