@@ -40,7 +40,8 @@ template <class T>
 struct Call {
   const Problem &p;
   const Operands &o;
-  Sizes s;
+  const Sizes &s;
+  Plans<T> plans;
   i64 some, groups, c, k;  // blocks at a time; channels of a group
   Rows<T> filters, in, out;
   char *spaces;
@@ -50,7 +51,7 @@ struct Call {
   void transform(i64 count, const F &task) const {
     const bool each = count >= p.threads || s.group > 1;
     share(count, each ? p.threads : 1, [&](i64 i, int member) {
-      Transform<T> mine(s, spaces, member, each ? 1 : p.threads);
+      Transform<T> mine(s, plans, spaces, member, each ? 1 : p.threads);
       task(mine, i);
     });
   }
@@ -240,7 +241,7 @@ static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths) 
     return r;
   };
   const Rows<T> kept = rows(filters), in = rows(some * (p.pass == Pass::dgrad ? p.k : p.c)), out = rows(some * (p.pass == Pass::dgrad ? p.c : p.k));
-  const Call<T> q{p, o, s, some, groups, c, k, kept, in, out, at};
+  const Call<T> q{p, o, s, Plans<T>(s), some, groups, c, k, kept, in, out, at};
   if (p.pass == Pass::wgrad) sum_blocks(q);
   else sum_channels(q);
   return true;

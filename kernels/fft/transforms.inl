@@ -66,6 +66,18 @@ static i64 space_bytes(const Sizes &s) {
   return 2 * s.buffer * VEC_BYTES + (s.group == 1 ? s.lines * ROW<T> * i64(sizeof(T)) : 0);
 }
 
+// What PocketFFT prepares for these lengths, once for all threads.
+template <class T>
+struct Plans {
+  std::shared_ptr<pocketfft::detail::pocketfft_r<T>> real;
+  std::shared_ptr<pocketfft::detail::pocketfft_c<T>> complex[2];
+
+  explicit Plans(const Sizes &s) : real(pocketfft::detail::get_plan<pocketfft::detail::pocketfft_r<T>>(size_t(s.axis[2]))) {
+    for (int d = 0; d < 2; ++d)
+      if (s.axis[d] > 1) complex[d] = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_c<T>>(size_t(s.axis[d]));
+  }
+};
+
 // Transforms of a thread, or of a team where there are fewer of them than threads.
 template <class T>
 class Transform {
@@ -75,11 +87,9 @@ class Transform {
 
  public:
   // spaces: of all threads; member: the first of the team.
-  Transform(const Sizes &sizes, char *spaces, int member, int team) : s(sizes), first(spaces + member * space_bytes<T>(sizes)), team(team) {
+  Transform(const Sizes &sizes, const Plans<T> &plans, char *spaces, int member, int team)
+      : s(sizes), plans(plans), first(spaces + member * space_bytes<T>(sizes)), team(team) {
     spectrum = reinterpret_cast<T *>(first + 2 * s.buffer * VEC_BYTES);
-    real = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_r<T>>(size_t(s.axis[2]));
-    for (int d = 0; d < 2; ++d)
-      if (s.axis[d] > 1) complex[d] = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_c<T>>(size_t(s.axis[d]));
   }
 
   // Spectra of `count` segments, one for each row from `row` on: what they have of a tensor. Several where they are lines.
@@ -203,7 +213,7 @@ class Transform {
       turn(v);
       for (i64 l = 0; l < L; ++l) b.line[i + l] = v[l];
     }
-    real->exec(b.line, T(1), true, b.other);
+    plans.real->exec(b.line, T(1), true, b.other);
     for (i64 k = 0; k < s.across * LINE<T>; k += L)
       for (int part_of = 0; part_of < 2; ++part_of) {
         for (i64 l = 0; l < L; ++l) v[l] = has(k + l, part_of) ? b.line[half(k + l, part_of)] : V{};
@@ -222,7 +232,7 @@ class Transform {
         for (i64 l = 0; l < L; ++l)
           if (has(k + l, part_of)) b.line[half(k + l, part_of)] = v[l];
       }
-    real->exec(b.line, T(1) / T(s.reals), false, b.other);
+    plans.real->exec(b.line, T(1) / T(s.reals), false, b.other);
     T *flat = reinterpret_cast<T *>(b.other);
     const i64 pitch = round_up(s.axis[2], L);
     for (i64 i = 0; i < pitch; i += L) {
@@ -246,7 +256,7 @@ class Transform {
         const i64 place = part.first[d] + i * part.step[d];
         line[place] = pair(from.at + place * from.step + v);
       }
-      complex[d]->exec(line, T(1), true, reinterpret_cast<Pair *>(b.other));
+      plans.complex[d]->exec(line, T(1), true, reinterpret_cast<Pair *>(b.other));
       for (i64 i = 0; i < s.axis[d]; ++i) put(to.at + i * to.step + v, line[i]);
     }
   }
@@ -256,7 +266,7 @@ class Transform {
     Pair *line = reinterpret_cast<Pair *>(b.line);
     for (i64 v = 0; v < LINE<T>; v += L) {
       for (i64 i = 0; i < s.axis[d]; ++i) line[i] = pair(from.at + i * from.step + v);
-      complex[d]->exec(line, T(1), false, reinterpret_cast<Pair *>(b.other));
+      plans.complex[d]->exec(line, T(1), false, reinterpret_cast<Pair *>(b.other));
       for (i64 i = 0; i < part.count[d]; ++i) {
         const i64 place = part.first[d] + i * part.step[d];
         put(to.at + place * to.step + v, line[place]);
@@ -271,9 +281,8 @@ class Transform {
   static void turn(V *v) { transpose_square<T>(reinterpret_cast<typename Vec<T>::type *>(v)); }
 
   const Sizes &s;
+  const Plans<T> &plans;
   char *first;
   int team;
   T *spectrum;
-  std::shared_ptr<pocketfft::detail::pocketfft_r<T>> real;
-  std::shared_ptr<pocketfft::detail::pocketfft_c<T>> complex[2];
 };
