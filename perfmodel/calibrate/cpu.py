@@ -108,7 +108,14 @@ WINDOWS = (
     "n=8 k=96 h=28 w=28 window=3 stride=2 pad=1",
 )  # fmt: skip
 OFTEN = {"pool.max": "window=2", "pointwise": "act=relu"}  # the other operations of most networks
-OTHERS = others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS)  # the last one tells what a call takes
+HEADS = ("n=1 k=12 h=197 w=197", "n=4 k=3 h=64 w=64", "n=1 k=6 h=784 w=196", "n=2 k=8 h=49 w=49")  # queries and keys
+OTHERS = {
+    **others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS),  # the last one tells what a call takes
+    "permute": tuple(f"{p} order=1x2x0" for p in PLANES),
+    "function.gelu": PLANES,
+    "matmul.nn": tuple(f"{p} c=64" for p in HEADS),
+    **dict.fromkeys(("attention.forward", "attention_backward.q"), tuple(f"{p} c=64 depth=64" for p in HEADS)),
+}
 
 
 def tiles(count: int) -> list[str]:

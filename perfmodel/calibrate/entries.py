@@ -21,7 +21,6 @@ from perfmodel.calibrate.fit import fit_costs
 
 MIB = 1 << 20
 MOST_ROWS = 1 << 15  # of a copy
-HEADS = ("n=1 k=12 h=197 w=197", "n=4 k=3 h=64 w=64", "n=1 k=6 h=784 w=196", "n=2 k=8 h=49 w=49")  # queries and keys
 SAME = {"pool.average_valid": "pool.average", "pool_backward.average_valid": "pool_backward.average"}
 Say = Callable[[str], None]
 Clock = Callable[[Callable[[], Any]], float]  # the seconds of one call of some work
@@ -35,11 +34,6 @@ def others(planes: tuple[str, ...], slow: tuple[str, ...], windows: tuple[str, .
         **dict.fromkeys(("reduce.bias", "reduce.positions", "bn.moments", "bn.sums", "bn.pull"), planes),
         **dict.fromkeys(("softmax.sum", "softmax.plain", "softmax.log", "cross_entropy", "cross_entropy_backward"), slow),
         **{f"softmax_backward.{how}": slow for how in ("dot", "sum", "plain", "log")},
-        "permute": tuple(f"{p} order=1x2x0" for p in planes),
-        "function.gelu": planes,
-        "matmul.nn": tuple(f"{p} c=64" for p in HEADS),
-        "attention.forward": tuple(f"{p} c=64 depth=64" for p in HEADS),
-        "attention_backward.q": tuple(f"{p} c=64 depth=64" for p in HEADS),
         "lrn": tuple(f"{p} size=5 before=2" for p in slow),
         "lrn_backward": tuple(f"{p} size=5 before=2" for p in slow),
         "dropout": tuple(f"{p} seed=1" for p in slow),
