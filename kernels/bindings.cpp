@@ -1,5 +1,6 @@
 // The functions of calls.hpp as Python sees them.
 #include "calls.hpp"
+#include "fft/fft.hpp"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -202,12 +203,14 @@ void bind_direct(py::module_ &m) {
         py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
         py::arg("workspace"), py::arg("workspace_bytes"), py::arg("threads"),
         "The same by Winograd's F(2 x 2, 3 x 3), in any workspace; False, and nothing written, where that does not serve.");
+  py::class_<fft::Tables, std::shared_ptr<fft::Tables>>(m, "FftTables", "What is prepared once for transforms of some lengths.")
+      .def(py::init(&fft_tables), py::arg("dtype"), py::arg("lengths"));
   call(m, "fft_conv", &fft_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
         py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
         py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
         py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
-        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"), py::arg("lengths"),
-        "The same by transforms of segments of these lengths, at stride 1; False, and nothing written, where there is too little "
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"), py::arg("tables"),
+        "The same by transforms of segments of the tables' lengths, at stride 1; False, and nothing written, where there is too little "
         "room or numbers are not finite.");
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -142,10 +143,14 @@ bool winograd_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &
 int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int threads);
 
 // fft/fft.cpp
+namespace fft {
+struct Tables;
+}
+std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths);
 bool fft_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape, const Ints &x_strides,
               uintptr_t w, const Ints &w_shape, const Ints &w_strides, uintptr_t y, const Ints &y_shape,
               const Ints &y_strides, const Ints &stride, const Ints &dilation, const Ints &pad_lo, i64 groups,
               uintptr_t bias, int act, double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes,
-              bool packed, int threads, const Three &lengths);
+              bool packed, int threads, const fft::Tables &tables);
 
 }  // namespace ooc

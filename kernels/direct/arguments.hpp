@@ -21,7 +21,7 @@ inline Pass parse_pass(const std::string &name) {
 }
 
 inline Problem make_problem(const std::string &pass, int dtype, const Ints &x, const Ints &w, const Ints &y,
-                     const Ints &stride, const Ints &dilation, const Ints &pad, i64 groups, int threads) {
+                            const Ints &stride, const Ints &dilation, const Ints &pad, i64 groups, int threads) {
   require(x.size() == 5 && w.size() == 5 && y.size() == 5, "shapes need 5 entries");
   require(stride.size() == 3 && dilation.size() == 3 && pad.size() == 3,
           "stride, dilation and pad_lo need 3 entries");

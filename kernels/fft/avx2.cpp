@@ -26,7 +26,7 @@ constexpr int VEC_BYTES = 32, HIGH = 2, WIDE = 2;
 #pragma GCC pop_options
 
 const ooc::fft::Kernels *ooc::fft::kernels_avx2() {
-  static const Kernels kernels = {ooc::fft_avx2::run};
+  static const Kernels kernels = {ooc::fft_avx2::prepare, ooc::fft_avx2::run};
   return &kernels;
 }
 

@@ -26,7 +26,7 @@ constexpr int VEC_BYTES = 64, HIGH = 3, WIDE = 3;
 #pragma GCC pop_options
 
 const ooc::fft::Kernels *ooc::fft::kernels_avx512() {
-  static const Kernels kernels = {ooc::fft_avx512::run};
+  static const Kernels kernels = {ooc::fft_avx512::prepare, ooc::fft_avx512::run};
   return &kernels;
 }
 

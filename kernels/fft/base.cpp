@@ -17,6 +17,6 @@ constexpr int VEC_BYTES = 16, HIGH = 2, WIDE = 2;
 }  // namespace ooc
 
 const ooc::fft::Kernels *ooc::fft::kernels_base() {
-  static const Kernels kernels = {ooc::fft_base::run};
+  static const Kernels kernels = {ooc::fft_base::prepare, ooc::fft_base::run};
   return &kernels;
 }

@@ -4,13 +4,30 @@
 #include "../direct/arguments.hpp"
 
 namespace ooc {
+namespace {
+
+const fft::Kernels &kernels() { return widest<fft::Kernels>({fft::kernels_base(), fft::kernels_avx2(), fft::kernels_avx512()}); }
+
+}  // namespace
+
+std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths) {
+  direct::require(dtype == int(Dtype::f32) || dtype == int(Dtype::f64), "dtype must be f32 or f64");
+  auto tables = std::make_shared<fft::Tables>();
+  tables->dtype = Dtype(dtype);
+  for (int d = 0; d < 3; ++d) {
+    direct::require(lengths[d] >= 1, "segments are not empty");
+    tables->lengths.axis[d] = lengths[d];
+  }
+  tables->plans = kernels().prepare(tables->dtype, tables->lengths);
+  return tables;
+}
 
 bool fft_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape,
               const Ints &x_strides, uintptr_t w, const Ints &w_shape, const Ints &w_strides,
               uintptr_t y, const Ints &y_shape, const Ints &y_strides, const Ints &stride,
               const Ints &dilation, const Ints &pad_lo, i64 groups, uintptr_t bias, int act,
               double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes, bool packed, int threads,
-              const Three &lengths) {
+              const fft::Tables &tables) {
   using namespace direct;
   const Problem p = make_problem(pass, dtype, x_shape, w_shape, y_shape, stride, dilation, pad_lo, groups, threads);
   require(p.stride[0] * p.stride[1] * p.stride[2] == 1, "transforms take no stride");
@@ -18,12 +35,8 @@ bool fft_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_sha
   set_epilogue(o, bias, act, coef, accumulate);
   set_workspace(o, workspace, workspace_bytes);
   o.packed = packed;
-  fft::Lengths segment{};
-  for (int d = 0; d < 3; ++d) {
-    require(lengths[d] >= 1, "segments are not empty");
-    segment.axis[d] = lengths[d];
-  }
-  return widest<fft::Kernels>({fft::kernels_base(), fft::kernels_avx2(), fft::kernels_avx512()}).run(p, o, segment);
+  require(p.dtype == tables.dtype, "tables are of another dtype");
+  return kernels().run(p, o, tables);
 }
 
 }  // namespace ooc

@@ -8,6 +8,8 @@
 // Room: for spectra of all filters, and of as many blocks of all channels in and out as it holds; what each thread transforms.
 // Filters keep their place between calls: with `packed` a call uses the spectra that an earlier one left there.
 #pragma once
+#include <memory>
+
 #include "../direct/direct.hpp"
 #include "../isa.hpp"
 
@@ -18,9 +20,17 @@ struct Lengths {
   i64 axis[3];  // of a segment
 };
 
+// What PocketFFT prepares for some lengths: once for all tiles of a plan, whose workspace counts it.
+struct Tables {
+  Lengths lengths;
+  Dtype dtype;
+  std::shared_ptr<const void> plans;
+};
+
 struct Kernels {
+  std::shared_ptr<const void> (*prepare)(Dtype, const Lengths &);
   // False, and nothing written, where there is too little room, or numbers are not finite or so large that sums may not be.
-  bool (*run)(const direct::Problem &, const direct::Operands &, const Lengths &);
+  bool (*run)(const direct::Problem &, const direct::Operands &, const Tables &);
 };
 
 // Null when the compiler lacks the instruction set.

@@ -1,7 +1,7 @@
 // What the compiled files share before their instruction sets are chosen.
 #pragma once
 #define POCKETFFT_NO_MULTITHREADING
-#define POCKETFFT_CACHE_SIZE 16
+#define POCKETFFT_CACHE_SIZE 0
 #include <algorithm>
 #include <array>
 #include <cmath>

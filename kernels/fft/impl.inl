@@ -4,6 +4,7 @@ using direct::Operands;
 using direct::Pass;
 using direct::Problem;
 using fft::Lengths;
+using fft::Tables;
 #include "../direct/vectors.inl"
 #include "../direct/epilogue.inl"
 #include "transforms.inl"
@@ -41,7 +42,7 @@ struct Call {
   const Problem &p;
   const Operands &o;
   const Sizes &s;
-  Plans<T> plans;
+  const Plans<T> &plans;
   i64 some, groups, c, k;  // blocks at a time; channels of a group
   Rows<T> filters, in, out;
   char *spaces;
@@ -225,7 +226,7 @@ static bool sums_hold(const Problem &p, const Operands &o, const Sizes &s, i64 b
 }
 
 template <class T>
-static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths) {
+static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths, const Plans<T> &plans) {
   const Sizes s = sizes_of<T>(p, lengths);
   for (int d = 0; d < 3; ++d)
     if (s.inside[d] < 1) return false;
@@ -241,26 +242,37 @@ static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths) 
     return r;
   };
   const Rows<T> kept = rows(filters), in = rows(some * (p.pass == Pass::dgrad ? p.k : p.c)), out = rows(some * (p.pass == Pass::dgrad ? p.c : p.k));
-  const Call<T> q{p, o, s, Plans<T>(s), some, groups, c, k, kept, in, out, at};
+  const Call<T> q{p, o, s, plans, some, groups, c, k, kept, in, out, at};
   if (p.pass == Pass::wgrad) sum_blocks(q);
   else sum_channels(q);
   return true;
 }
 
-// The axis along which segments are longest comes last: real numbers are transformed along it.
-static void turn(Problem &p, Operands &o, Lengths &lengths, int d) {
-  const auto both = [d](i64 *of) {
-    const i64 kept = of[d];
-    of[d] = of[2], of[2] = kept;
-  };
-  for (i64 *of : {p.x, p.f, p.y, p.stride, p.dilation, p.pad, o.xs + 2, o.ws + 2, o.ys + 2, lengths.axis}) both(of);
+// The axis that comes last, since real numbers are transformed along it: one along which segments are longer than a number.
+static int last_axis(const Lengths &lengths) {
+  for (int d = 2; d > 0; --d)
+    if (lengths.axis[d] > 1) return d;
+  return 0;
 }
 
-static bool run(const Problem &problem, const Operands &operands, const Lengths &wanted) {
+static void exchange(i64 *of, int d) {
+  const i64 kept = of[d];
+  of[d] = of[2], of[2] = kept;
+}
+
+static std::shared_ptr<const void> prepare(Dtype dtype, const Lengths &lengths) {
+  Lengths turned = lengths;
+  exchange(turned.axis, last_axis(lengths));
+  if (dtype == Dtype::f64) return std::make_shared<const Plans<double>>(turned);
+  return std::make_shared<const Plans<float>>(turned);
+}
+
+static bool run(const Problem &problem, const Operands &operands, const Tables &tables) {
   Problem p = problem;
   Operands o = operands;
-  Lengths lengths = wanted;
-  for (int d = 1; d >= 0 && lengths.axis[2] == 1; --d)
-    if (lengths.axis[d] > 1) turn(p, o, lengths, d);
-  return p.dtype == Dtype::f64 ? run_as<double>(p, o, lengths) : run_as<float>(p, o, lengths);
+  Lengths lengths = tables.lengths;
+  const int last = last_axis(lengths);
+  for (i64 *of : {p.x, p.f, p.y, p.stride, p.dilation, p.pad, o.xs + 2, o.ws + 2, o.ys + 2, lengths.axis}) exchange(of, last);
+  if (p.dtype == Dtype::f64) return run_as(p, o, lengths, *static_cast<const Plans<double> *>(tables.plans.get()));
+  return run_as(p, o, lengths, *static_cast<const Plans<float> *>(tables.plans.get()));
 }

@@ -66,15 +66,15 @@ static i64 space_bytes(const Sizes &s) {
   return 2 * s.buffer * VEC_BYTES + (s.group == 1 ? s.lines * ROW<T> * i64(sizeof(T)) : 0);
 }
 
-// What PocketFFT prepares for these lengths, once for all threads.
+// What PocketFFT prepares for some lengths.
 template <class T>
 struct Plans {
   std::shared_ptr<pocketfft::detail::pocketfft_r<T>> real;
   std::shared_ptr<pocketfft::detail::pocketfft_c<T>> complex[2];
 
-  explicit Plans(const Sizes &s) : real(pocketfft::detail::get_plan<pocketfft::detail::pocketfft_r<T>>(size_t(s.axis[2]))) {
+  explicit Plans(const Lengths &l) : real(std::make_shared<pocketfft::detail::pocketfft_r<T>>(size_t(l.axis[2]))) {
     for (int d = 0; d < 2; ++d)
-      if (s.axis[d] > 1) complex[d] = pocketfft::detail::get_plan<pocketfft::detail::pocketfft_c<T>>(size_t(s.axis[d]));
+      if (l.axis[d] > 1) complex[d] = std::make_shared<pocketfft::detail::pocketfft_c<T>>(size_t(l.axis[d]));
   }
 };
 

@@ -31,7 +31,9 @@ class FftConv(NativeConv):
 
     def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, threads: int) -> None:
         super().__init__(op, workspace, threads)
-        self.lengths = lift_spatial(tuple(int(n) for n in segments(op, sizes).lengths), 1)
+        assert native.kernels is not None
+        lengths = lift_spatial(tuple(int(n) for n in segments(op, sizes).lengths), 1)
+        self.tables = native.kernels.FftTables(native.DTYPE_CODES[op.dtype], lengths)
         self.spectra: Any = None
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -40,7 +42,7 @@ class FftConv(NativeConv):
         geometry, stamp = self._geometry(args), (args[3], args[0][1].shape, args[2])
         kept = self.direction != "wgrad" and bool(args[3]) and stamp == self.spectra
         call = (tile, blocks, first, last)
-        if self._run(native.kernels.fft_conv, geometry, args, call, kept, self.threads, self.lengths):
+        if self._run(native.kernels.fft_conv, geometry, args, call, kept, self.threads, self.tables):
             self.spectra, self.packed = stamp, None  # it works where packed filters were
         else:
             self.spectra = None

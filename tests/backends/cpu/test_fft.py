@@ -12,10 +12,13 @@ import pytest
 import ooc
 from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
+from ooc.ir.fused import fuse
 from ooc.ir.op import Block, Op, aligned, numpy_dtype
 from ooc.ir.region import Span, spans
 from ooc.ops.descriptor import parse
 from ooc.ops.transforms import segments
+from ooc.planner.question import PAYS, paying, usable_offers
+from ooc.runtime.engine import execute
 from tests.helpers.cpu_kernels import aligned_room, in_one_tile
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
@@ -145,10 +148,11 @@ def test_without_room_nothing_is_written(which: str) -> None:
     family, op = CpuBackend.families["fft"], parse(f"conv.{which} n=1 c=2 h=30 w=30 k=3 r=12 s=12 dtype=f32")
     lengths = (1, *(int(n) for n in segments(op, op.dims).lengths))
     nbytes = int(family.workspace(op, op.dims, 1))
+    tables = native.kernels.FftTables(native.DTYPE_CODES["f32"], lengths)
     rest = ((1, 1, 1), (1, 1, 1), (0, 0, 0), 1, 0, 0, 0.0, False, native.address(room))  # stride, dilation, padding, ...
     for bytes_given, served in ((0, False), (64, False), (nbytes // 8, False), (nbytes, True)):
         flat = [v for a in arrays for v in a]
-        done = native.kernels.fft_conv(which, native.DTYPE_CODES["f32"], *flat, *rest, bytes_given, False, 1, lengths)
+        done = native.kernels.fft_conv(which, native.DTYPE_CODES["f32"], *flat, *rest, bytes_given, False, 1, tables)
         assert done is served
         assert all((a == 1).all() for a in (x, w, y)) is not served
 
@@ -179,23 +183,49 @@ def test_many_sizes_at_once_are_each_of_them() -> None:
             np.testing.assert_allclose(op.effort(together, "fft"), [float(op.effort(s, "fft")) for s in each])
 
 
-def test_filters_of_many_taps_are_transformed() -> None:
-    """Where that is predicted to pay, and never for sums in order."""
+@pytest.mark.parametrize("share", [0.79, 0.81])
+@pytest.mark.parametrize("convert", [False, True])
+def test_taken_where_it_pays(share: float, convert: bool) -> None:
+    """Below 0.8 of the others' time, never for integers, and never for sums in order."""
+    conv = parse("conv.fprop n=1 c=1 h=90 w=90 k=1 r=31 s=31 dtype=f32")
+    op = fuse(parse("convert.in n=1 k=1 h=90 w=90 store=u8 dtype=f32"), conv) if convert else conv
+    backend = CpuBackend(2)
+    names = {o.name for o in paying(op, backend.offers(op), lambda offer: share if offer.rounds else 1.0)}
+    assert ("fft" in names) is (share < PAYS and not convert) and {"native", "plain"} <= names
+    assert "fft" not in {o.name for o in usable_offers(op, backend, deterministic=True)}
 
-    def kernel() -> str:
-        return ooc.last_report().parts[0].schedule.plan.kernel
 
-    x = np.random.default_rng(0).standard_normal((1, 1, 300, 300)).astype(np.float32)
-    w, few = np.ones((1, 1, 63, 63), np.float32), np.ones((1, 1, 3, 3), np.float32)
+@pytest.mark.parametrize(
+    ("kib", "alone"), [(None, True), (512, True), (256, True), (None, False), (256, False), (16, False), (2, False)]
+)
+@pytest.mark.parametrize("shape", ["n=1 c=1 h=400 w=400 k=1 r=13 s=13 pad=6", "n=2 c=3 w=20000 k=2 s=129 pad=64"])
+@pytest.mark.parametrize("which", PASSES)
+def test_no_budget_is_exceeded(which: str, shape: str, kib: int | None, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results as near as direct sums, and a peak that was predicted. alone: no other kernel is there."""
+    op, budget = op_of(which, shape, "f32"), None if kib is None else kib << 10
+    arrays, output = numbers(op), op.outputs[0]
+    exact = in_one_tile(op_of(which, shape, "f64"), "plain", widened(arrays))
+    if alone:
+        monkeypatch.setattr(CpuBackend, "families", {"fft": CpuBackend.families["fft"]})
+    result = np.full(output.shape, np.nan, np.float32)
+    with ooc.device("cpu", budget=budget):
+        execute(op, arrays, {output.name: result})
+    report = ooc.last_report()
+    assert report is not None
+    (plan,) = report.plans
+    assert apart(result, exact) < 1e-5
+    assert report.peak_bytes <= plan.peak_bytes and (budget is None or plan.peak_bytes <= budget)
+    assert (plan.kernel == "fft" or not alone) and (plan.tiles > 1 or budget is None)
+
+
+def test_integers_are_summed_directly() -> None:
+    """Arrays of them: every result is exact."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 255, (1, 1, 300, 300), np.uint8), rng.integers(-2, 3, (1, 1, 41, 41)).astype(np.float32)
     exact = ooc.conv(x.astype(np.float64), w.astype(np.float64), deterministic=True)
-    for budget in (None, 2 << 20, 1 << 20):
-        with ooc.device("cpu", budget=budget):
-            assert apart(ooc.conv(x, w), exact) < 1e-6
-            assert kernel() == "fft"
-            ooc.conv(x, w, deterministic=True)
-            assert kernel() != "fft"
-            ooc.conv(x, few)
-            assert kernel() != "fft"
+    np.testing.assert_array_equal(ooc.conv(x, w), exact)
+    report = ooc.last_report()
+    assert report is not None and all("fft" not in plan.kernels for plan in report.plans)
 
 
 def test_what_it_serves() -> None:
