@@ -152,8 +152,8 @@ def chain_backward(
         <layout, filter layout, conversion>
             dx is the gradient of what x is converted to.
         outs: a dict of arrays to write to: dx, dw and db of the first layer, dw.1, db.1, ... of later ones, counted over the
-            flattened layers (the pooling of a `Conv` counts as a layer, an `Activation` behind a `Conv` as part of it); default
-            None: new ones for all.
+            flattened layers (the pooling of a `Conv` counts as a layer, so does a border that its padding= names, in front of
+            it; an `Activation` behind a `Conv` is part of it); default None: new ones for all.
         alpha, beta: numbers, default 1.0 and 0.0: each gradient is alpha * gradient + beta * (what its output holds before); a
             beta other than 0 needs an output for each. Each gradient then takes a pass of its own.
         <run>

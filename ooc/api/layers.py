@@ -97,15 +97,15 @@ Layer = Conv | Pool | Activation
 
 
 @dataclass(frozen=True)
-class Border:
+class BorderLayer:
     """What a convolution with `padding="reflect"` and the like reads beyond its image."""
 
     conv: Conv
 
 
-def flatten(layers: Sequence[Layer]) -> list[Layer | Border]:
+def flatten(layers: Sequence[Layer]) -> list[Layer | BorderLayer]:
     """Pooling and borders out of convolutions, activations into the convolution before them."""
-    flat: list[Layer | Border] = []
+    flat: list[Layer | BorderLayer] = []
     for layer in layers:
         if not isinstance(layer, (Conv, Pool, Activation)):
             raise ArgumentError(f"chain: expected Conv, Pool or Activation layers, got {type(layer).__name__}")
@@ -114,7 +114,7 @@ def flatten(layers: Sequence[Layer]) -> list[Layer | Border]:
             flat[-1] = replace(before, activation=layer)
         elif isinstance(layer, Conv):
             bordered = isinstance(layer.padding, str) and layer.padding in BORDERS
-            flat += [Border(layer)] if bordered else []
+            flat += [BorderLayer(layer)] if bordered else []
             flat.append(replace(layer, pool=None, padding=0 if bordered else layer.padding))
             if layer.pool is not None:
                 flat.append(layer.pool if isinstance(layer.pool, Pool) else Pool("max", as_int("pool", layer.pool)))
@@ -128,7 +128,7 @@ def flatten(layers: Sequence[Layer]) -> list[Layer | Border]:
 
 
 def stages_of(
-    shape: tuple[int, ...], dtype: Any, layers: list[Layer | Border], layout: str, filter_layout: str = "channels_first"
+    shape: tuple[int, ...], dtype: Any, layers: list[Layer | BorderLayer], layout: str, filter_layout: str = "channels_first"
 ) -> tuple[list[Op], dict[str, Array]]:
     """The ops of the layers on an x of this shape (channels first) and dtype, and their further operands by the names they
     have in a chain. An x of integers is computed in the dtype of the filters."""
@@ -146,7 +146,7 @@ def stages_of(
             op, parameters = conv_op(shape, dtype, layer, layout, filter_layout)
             operands |= {name + suffix: array for name, array in parameters.items()}
             groups = op.groups
-        elif isinstance(layer, Border):
+        elif isinstance(layer, BorderLayer):
             op = _border_op(shape, dtype, layer.conv, layout, filter_layout)
         elif isinstance(layer, Pool):
             op = pool_op(shape, dtype, layer, groups, layout)
