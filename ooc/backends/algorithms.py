@@ -124,8 +124,8 @@ class _Images(NamedTuple):
             images = -(-images // IMAGES) * IMAGES
         squares = images * -(-parts[0] // 4) * -(-parts[1] // 4)
         inner = (parts[0] + 2) * (parts[1] + 2)
-        source, made = (self.k, self.c) if direction == "dgrad" else (self.c, self.k)
-        copied = ((self.count + self.more) * source * inner, self.count * made * parts[0] * parts[1])
+        source, sink = (self.k, self.c) if direction == "dgrad" else (self.c, self.k)
+        copied = ((self.count + self.more) * source * inner, self.count * sink * parts[0] * parts[1])
         copies = sum(aligned(4 * strips * elements) for elements in copied) + (self.taps > 1) * aligned(
             36 * self.taps * self.k * self.c
         )

@@ -27,6 +27,7 @@ ITEM_BYTES = {
     "i64": 8,  # labels, read but never computed with
 }  # fmt: skip
 LAYOUTS = ("channels_first", "channels_last")
+FEW_WORKS = 16  # choices of kernels whose work is remembered
 ALIGN = 64  # bytes of a cache line; every buffer starts on one
 
 
@@ -298,8 +299,7 @@ class Op(metaclass=Once):
         raise NotImplementedError
 
     def effort(self, sizes: Sizes, kernel: str = "") -> Any:
-        """Floating-point operations that a kernel spends on such a tile, wasted ones included. kernel: by name, where one has
-        another way than the others."""
+        """Floating-point operations that a kernel spends on such a tile, wasted ones included; "": any but Fourier transforms."""
         return self.flops(sizes)
 
     def preparation(self, kernel: str) -> float:
@@ -319,29 +319,21 @@ class Op(metaclass=Once):
         return self.inputs[0].block_bytes(sizes) + (1 + partial) * sum(o.block_bytes(sizes) for o in self.outputs)
 
     @cached_property
-    def _known_work(self) -> dict[Any, Any]:
-        return {}
+    def _works(self) -> Cache[Any]:
+        return Cache(FEW_WORKS)
 
-    def whole_work(self, kernels: tuple[str, ...]) -> tuple[tuple[float, float, float], ...]:
-        """For each stage, in one piece by one of these kernels: the effort, the bytes that must be walked through, output
-        channels."""
-        if ("whole", kernels) not in self._known_work:
-            works = (_whole_work(*one) for one in zip(self.stages, kernels, strict=True))
-            self._known_work["whole", kernels] = tuple(works)
-        return self._known_work["whole", kernels]  # type: ignore[no-any-return]
+    def whole_work(self, kernels: tuple[str, ...]) -> list[tuple[float, float, float]]:
+        """For each stage, in one piece by its kernel: the effort, bytes that must be walked through, output channels."""
+        return self._works.made(kernels, lambda: list(map(_whole_work, self.stages, kernels)))  # type: ignore[no-any-return]
 
     @cached_property
     def least_bytes(self) -> dict[str, int]:
         """Bytes of each operand that any tiling moves: those that some tile reaches."""
         return {o.name: _least(o, self.dims) for o in self.operands}
 
-    def least_work(self, kernels: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
-        """For each stage by one of these kernels, however it is cut: what no tiling goes below in effort and in bytes walked
-        through."""
-        if ("least", kernels) not in self._known_work:
-            works = (_least_work(s, maps, self.dims, k) for s, maps, k in zip(self.stages, self.stage_maps, kernels, strict=True))
-            self._known_work["least", kernels] = tuple(works)
-        return self._known_work["least", kernels]  # type: ignore[no-any-return]
+    def least_work(self, kernels: tuple[str, ...]) -> list[tuple[float, float]]:
+        """For each stage by its kernel, however it is cut: what no tiling goes below in effort and in bytes walked through."""
+        return [_least_work(s, m, self.dims, kernel) for s, m, kernel in zip(self.stages, self.stage_maps, kernels, strict=True)]
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute one tile with NumPy, readably: the last resort of every backend and the meaning of the op."""
@@ -364,8 +356,7 @@ class Op(metaclass=Once):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What makes the op again, elsewhere too: nothing that is remembered travels."""
-        op: Any = self
-        return type(self), tuple([getattr(self, f.name) for f in fields(op)])
+        return type(self), tuple([getattr(self, f.name) for f in fields(self)])  # type: ignore[arg-type]
 
     @cached_property
     def _text(self) -> str:
