@@ -82,14 +82,14 @@ def _measured(problem: FilterProblem, rounds: int, share: int, folder: Path) -> 
             else:
                 seconds[name].append(took)
             if name != "ooc" and took > MOST_SECONDS:
-                del calls[name]
+                del calls[name], results[name]
     report = ooc.last_report()
     assert report is not None
     medians = {name: statistics.median(took) for name, took in seconds.items() if name in calls}
-    best = min((s for name, s in medians.items() if name != "ooc"), default=math.nan)
+    best = min((s for name, s in medians.items() if name != "ooc"), default=None)
     return {
         "problem": problem.label, "share": share, "kernel": " ".join(p.kernel for p in report.plans), "seconds": medians,
-        "ratio": medians["ooc"] / best, "errors": _errors(problem, x, w, results), "peak_bytes": report.peak_bytes,
+        "ratio": best and medians["ooc"] / best, "errors": _errors(problem, x, w, results), "peak_bytes": report.peak_bytes,
     }  # fmt: skip
 
 
@@ -168,12 +168,14 @@ def line(row: Row) -> str:
     """A row as a line of text."""
     times = ", ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
     errors = ", ".join(f"{e:.1e}" for e in row["errors"].values())
-    return f"{row['problem']:36} {row['ratio']:.2f} ({row['kernel']}): {times}; errors {errors}"
+    ratio = f"{row['ratio']:.2f}" if row["ratio"] else "alone"
+    return f"{row['problem']:36} {ratio} ({row['kernel']}): {times}; errors {errors}"
 
 
 def summary(rows: list[Row]) -> str:
     """The geometric mean and the worst of all ratios."""
-    ratios = [row["ratio"] for row in rows if math.isfinite(row["ratio"])]
-    mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
-    worst = max(ratios, default=math.nan)
-    return f"{len(ratios)} problems: {mean:.2f} of the best peer's time in the geometric mean, worst {worst:.2f}"
+    ratios = [row["ratio"] for row in rows if row["ratio"]]
+    if not ratios:
+        return "nothing to compare with"
+    mean = statistics.geometric_mean(ratios)
+    return f"{len(ratios)} problems: {mean:.2f} of the best peer's time in the geometric mean, worst {max(ratios):.2f}"

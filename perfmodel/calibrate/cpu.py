@@ -68,6 +68,7 @@ PAIRED = {True: 5, False: 20}  # rounds of pairs of lanes
 PROBLEMS = {True: 30, False: 50}  # planned in each, unless it gets late
 LATE = {True: 53.0, False: 320.0}  # seconds after which no more is tried: slow machines are measured less, not longer
 KERNELS = 0.8  # share of a round's time that kernels, copies and files take at most; the rest is for plans
+ENOUGH = 10  # shapes of a kernel for its three costs
 TELLING = 4  # tiles that say how far the fit of the others is off: with fewer, a line goes through the rest
 PROBLEM_BYTES, STEPS = 48 << 20, 60  # of their tensors; of a plan that are run
 FEWEST_BLOCKS, MOST_BLOCKS, MOVED = 4, 16, 32 << 20  # blocks side by side, and bytes of them all where there may be more
@@ -108,7 +109,10 @@ WINDOWS = (
     "n=8 k=96 h=28 w=28 window=3 stride=2 pad=1",
 )  # fmt: skip
 OFTEN = {"pool.max": "window=2", "pointwise": "act=relu"}  # the other operations of most networks
-HEADS = ("n=1 k=12 h=197 w=197", "n=4 k=3 h=64 w=64", "n=1 k=6 h=784 w=196", "n=2 k=8 h=49 w=49")  # queries and keys
+HEADS = (  # queries and keys; every third is measured in a hurry: much, more and little
+    "n=1 k=12 h=197 w=197", "n=2 k=8 h=49 w=49", "n=1 k=6 h=784 w=196", "n=1 k=3 h=1024 w=1024", "n=4 k=3 h=64 w=64",
+    "n=1 k=4 h=577 w=577", "n=8 k=2 h=32 w=32",
+)  # fmt: skip
 OTHERS = {
     **others(PLANES, (*PLANES[1:4], "n=1 k=4 h=8 w=8"), WINDOWS),  # the last one tells what a call takes
     "permute": tuple(f"{p} order=1x2x0" for p in PLANES),
@@ -283,8 +287,9 @@ def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[S
 def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
     """Tiles, each with the family of kernels that is to compute it; quick: fewer of the operations that are rare."""
     for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
-        step = 1 if family == "reference" else {"f32": 1, "f64": 4, "f16": 8}[dtype]
-        ops = (parse(f"{kind} {text} dtype={dtype}") for text in _layers(family)[::step])
+        shapes, step = _layers(family), {"f32": 1, "f64": 4, "f16": 8}[dtype]
+        every = shapes[::step] if len(shapes) > step * ENOUGH else shapes
+        ops = (parse(f"{kind} {text} dtype={dtype}") for text in every)
         yield from ((op, family) for op in ops if _measurable(family, op))
     for kind, all_shapes in OTHERS.items():
         shapes = all_shapes[:: 3 if quick else 1]

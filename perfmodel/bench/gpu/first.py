@@ -124,10 +124,10 @@ def _right(backend: Any, op: Op, family: str) -> Row:
     have, expected = computed(backend, op, family, inputs), computed(host, op, host.offers(op)[-1].name, inputs)
     worst = 0.0
     for name, values in expected.items():
-        got, wanted = have[name].astype(np.float64), values.astype(np.float64)
-        if not np.all(np.isfinite(got)):
+        result, exact = have[name].astype(np.float64), values.astype(np.float64)
+        if not np.all(np.isfinite(result)):
             return {"worst": math.inf, "right": False}
-        worst = max(worst, float(np.max(np.abs(got - wanted))) / max(1.0, float(np.max(np.abs(wanted)))))
+        worst = max(worst, float(np.max(np.abs(result - exact))) / max(1.0, float(np.max(np.abs(exact)))))
     close = CLOSE["f16" if "tf32" in family and op.dtype == "f32" else op.dtype]
     return {"worst": worst, "right": worst <= close}
 
