@@ -24,7 +24,7 @@ EACH, DOUBLING, PRODUCT = (
     14,
 )  # measured: of a number that is transformed, of each doubling of a segment, of a complex product
 RATIOS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64)  # of a segment to the reach of the filters
-MOST = 1 << 17  # numbers of a segment, unless filters reach as far
+CACHED, SLOWER = 1 << 17, 1.3  # numbers of a segment that caches hold, and how much longer those of larger ones take
 BETTER = 0.95  # of the operations for which a segment may be larger
 LENGTHS = np.asarray(
     sorted(2**a * 3**b * 5**c for a in range(23) for b in range(3) for c in range(3) if 2**a * 3**b * 5**c < 1 << 23)
@@ -78,7 +78,7 @@ def segments(op: Convolved, sizes: Sizes) -> Segments:
     least = _effort(op, sizes, best) + prepared * best.turning
     for some in others:
         effort = _effort(op, sizes, some) + prepared * some.turning
-        better = (effort < BETTER * least) & (some.numbers <= MOST)
+        better = effort < BETTER * least
         least = np.where(better, effort, least)
         lengths = tuple(np.where(better, *both) for both in zip(some.lengths, best.lengths, strict=True))
         best = Segments(lengths, *(np.where(better, *both) for both in zip(some[1:], best[1:], strict=True)))
@@ -97,7 +97,8 @@ def _candidates(op: Convolved, sizes: Sizes) -> Iterator[Segments]:
             blocks = blocks * -(-o // (n - r + 1))
         numbers = math.prod(lengths)
         frequencies = numbers // lengths[last] * (-(-(lengths[last] // 2 + 1) // line) * line)
-        yield Segments(tuple(lengths), blocks, numbers, frequencies, numbers * (EACH + DOUBLING * np.log2(numbers)))
+        turning = numbers * (EACH + DOUBLING * np.log2(numbers)) * np.where(numbers > CACHED, SLOWER, 1)
+        yield Segments(tuple(lengths), blocks, numbers, frequencies, turning)
 
 
 def _length(ratio: float, reach: int, outputs: Any) -> Any:
