@@ -138,13 +138,12 @@ static void turned_box(const Problem &p, const Operands &o, const Box &box, i64 
   }
 }
 
-// A depthwise convolution whose channels do not lie together. False where no box fits.
+// A depthwise convolution in boxes of these extents.
 template <class T>
-static bool turned(const Problem &p, const Operands &o) {
+static void turned_boxes(const Problem &p, const Operands &o, const i64 *size) {
   constexpr int L = Vec<T>::lanes;
   const i64 *all = p.pass == Pass::dgrad ? p.x : p.y;
-  i64 size[3], tiles[3];
-  if (!p.n || !volume(p.x) || !volume(p.y) || !box_of(p, size)) return false;
+  i64 tiles[3];
   for (int d = 0; d < 3; ++d) tiles[d] = ceil_div(all[d], size[d]);
   const i64 blocks = ceil_div(p.c, L), boxes = p.n * volume(tiles);
   const int team = team_for<T>(total_work(p), p.threads, LANEWISE);
@@ -171,5 +170,38 @@ static bool turned(const Problem &p, const Operands &o) {
       Turned<T> st;
       for (i64 i = lo; i < hi; ++i) run(i / volume(tiles) % blocks, i / volume(tiles) / blocks * volume(tiles) + i % volume(tiles), o.accumulate, st);
     });
+}
+
+// Taps [first, first + count) along an axis.
+static Problem some_taps(const Problem &p, int d, i64 first, i64 count) {
+  Problem q = p;
+  q.f[d] = count, q.pad[d] -= first * p.dilation[d];
+  return q;
+}
+
+// Where no box fits with what all taps meet: those of one half of the slower axis, and then of the other. Sums go on in their
+// order, in which the taps of dgrad come backwards.
+template <class T>
+static void turned_taps(const Problem &p, const Operands &o) {
+  i64 size[3];
+  if (box_of(p, size)) return turned_boxes<T>(p, o, size);
+  const int d = p.f[0] > 1 ? 0 : 1;
+  const i64 half = p.f[d] / 2, starts[2] = {0, half}, counts[2] = {half, p.f[d] - half};
+  for (int i = 0; i < 2; ++i) {
+    const int part = p.pass == Pass::dgrad ? 1 - i : i;
+    Operands some = o;
+    some.w = static_cast<T *>(o.w) + starts[part] * o.ws[d + 2];
+    if (p.pass != Pass::wgrad && i == 0) some.bias = nullptr, some.act = Act::identity;
+    if (p.pass != Pass::wgrad && i == 1) some.accumulate = true;
+    turned_taps<T>(some_taps(p, d, starts[part], counts[part]), some);
+  }
+}
+
+// A depthwise convolution whose channels do not lie together. False where not even a box for a row of taps fits.
+template <class T>
+static bool turned(const Problem &p, const Operands &o) {
+  i64 size[3];
+  if (!p.n || !volume(p.x) || !volume(p.y) || !box_of(some_taps(some_taps(p, 0, 0, 1), 1, 0, 1), size)) return false;
+  turned_taps<T>(p, o);
   return true;
 }

@@ -151,6 +151,32 @@ def test_sums_follow_the_documented_order(name: str, seed: int) -> None:
     same(operands[name], expected)
 
 
+LARGE = [  # extents, taps, stride, dilation: all taps together meet more than a box holds
+    ((1, 40, 50), (1, 17, 17), (1, 1, 1), (1, 1, 1)), ((8, 9, 33), (5, 5, 5), (1, 1, 1), (1, 1, 1)),
+    ((9, 12, 20), (7, 7, 7), (1, 2, 1), (1, 1, 1)), ((6, 60, 40), (3, 9, 5), (1, 1, 2), (2, 3, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("case", LARGE)
+def test_large_depthwise_filters_are_summed_in_order(name: str, dtype: str, case: Any) -> None:
+    """In boxes, for some taps at a time, as where channels lie together and no box is needed."""
+    rng = np.random.default_rng(0)
+    p = Problem(rng, dtype, 20)
+    p.last, p.pad = False, [t // 2 for t in case[1]]
+    p.extent, p.taps, p.stride, p.dilation = (list(sizes) for sizes in case)
+    spatial = zip(p.extent, p.taps, p.stride, p.dilation, p.pad, strict=True)
+    p.y_extent = [(x + 2 * pad - (r - 1) * u - 1) // s + 1 for x, r, s, u, pad in spatial]
+    p.x, p.w, p.y = p.random((2, 20, *p.extent)), p.random((20, 1, *p.taps)), p.random((2, 20, *p.y_extent))
+    inner = [np.ascontiguousarray(np.moveaxis(a, 1, -1)).transpose(0, 4, 1, 2, 3) for a in (p.x, p.y)]
+    w, bias = p.w.copy(), None if name == "wgrad" else p.random((20, 1, 1, 1, 1)).ravel()
+    for add in (False, True):
+        p.run(name, p.x, p.w, p.y, p.pad, add, bias, int(bias is not None))
+        p.run(name, inner[0], w, inner[1], p.pad, add, bias, int(bias is not None))
+        same({"fprop": p.y, "dgrad": p.x, "wgrad": p.w}[name], {"fprop": inner[1], "dgrad": inner[0], "wgrad": w}[name])
+
+
 def test_threads_change_no_bit_of_blocked_weight_gradients() -> None:
     """With what direct_workspace asks for, whether the weights are computed at once or in parts."""
     assert native.kernels is not None
