@@ -34,8 +34,8 @@ kernels, reason = _opened()
 
 @functools.cache
 def told_slow() -> None:
-    """Warn that NumPy computes instead, the first time; who switched the extension off knows."""
-    if os.environ.get("OOC_NATIVE") != "off":
+    """Warn that NumPy computes instead, the first time; not where the extension is there, or was switched off."""
+    if reason and os.environ.get("OOC_NATIVE") != "off":
         warnings.warn(f"{reason}; until then NumPy computes, 15 to 100 times as slowly", RuntimeWarning, stacklevel=2)
 
 

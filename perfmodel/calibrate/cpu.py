@@ -233,12 +233,15 @@ def calibrate_cpu(
     }  # fmt: skip
     begin, samples, turns, every = time.monotonic(), Samples(), PRACTICE[quick], 2 if quick else 1
     late = [begin + LATE[quick] * (turn + 1) / turns for turn in range(turns)]
-    rounds = _rounds(_mixed(_rehearsals(device, quick)), turns, MOMENTS[quick])
+    firsts, others = _mixed(_rehearsals(device, quick))
+    rounds = _rounds(others, turns, MOMENTS[quick])
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         say("contention")
         calibration: dict[str, Any] = about | {"contention": measure_contention(device.backend, Path(folder), PAIRED[quick])}
         for turn, rehearsals in enumerate(rounds):
             say("kernels, copies and files")
+            for plan, kept in firsts if not turn else ():  # however late it gets
+                samples.add(rehearse(device, plan, folder), kept)
             for plan, kept in rehearsals:
                 if time.monotonic() > late[turn] - (1 - KERNELS) * LATE[quick] / turns:
                     break
@@ -265,8 +268,8 @@ def _rehearsals(device: Device, quick: bool) -> Iterator[Rehearsal]:
         yield plan_of(device, along_batch(op), {"n": op.dims["n"]}, family, Place.HOST), (Work,)
 
 
-def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
-    """One of each kernel first and the others in turn, so that neighbours on a shared machine slow down a little of everything,
+def _mixed(rehearsals: Iterable[Rehearsal]) -> tuple[list[Rehearsal], list[Rehearsal]]:
+    """One of each kernel, and the others in turn, so that neighbours on a shared machine slow down a little of everything,
     and a little of everything is left out where it gets late."""
     alike: dict[Any, list[Rehearsal]] = {}
     for plan, kept in rehearsals:
@@ -274,8 +277,8 @@ def _mixed(rehearsals: Iterable[Rehearsal]) -> list[Rehearsal]:
     placed = []
     for some in alike.values():
         random.Random(0).shuffle(some)
-        placed += [(i / len(some), one) for i, one in enumerate(some)]
-    return [one for _, one in sorted(placed, key=lambda p: p[0])]
+        placed += [(i / len(some), one) for i, one in enumerate(some[1:], 1)]
+    return [some[0] for some in alike.values()], [one for _, one in sorted(placed, key=lambda p: p[0])]
 
 
 def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[Sequence[Rehearsal]]:

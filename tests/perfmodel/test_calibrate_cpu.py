@@ -6,12 +6,14 @@ import itertools
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from calibrated import CONV, device
 
 import ooc
+from ooc.model.calibration import read_model
 from ooc.model.cost import AGAIN, CACHED, Compute, Copy
 from ooc.ops.descriptor import parse
 from ooc.schedule.place import Place
@@ -88,13 +90,26 @@ def test_calibrations_measure_everything_at_so_many_moments(moments: int, apart:
         assert len(when) == moments and {b - a for a, b in itertools.pairwise(when)} <= {apart}
 
 
+def _kinds(rehearsals: Iterable[Any]) -> list[Any]:
+    return [(plan.op.kind, plan.kernel, plan.op.inputs[0].dtype, plan.places, kept) for plan, kept in rehearsals]
+
+
 def test_calibrations_begin_with_one_of_each_kernel() -> None:
     """So that a slow machine leaves out a little of everything, and nothing altogether."""
-    device = ooc.device("cpu")
-    given, mixed = list(calibrate._rehearsals(device, True)), calibrate._mixed(calibrate._rehearsals(device, True))
-    assert len(mixed) == len(given) and all(one in mixed for one in given)
-    kinds = [(plan.op.kind, plan.kernel, plan.op.inputs[0].dtype, plan.places, kept) for plan, kept in mixed]
-    every = Counter(kinds)
-    assert len(set(kinds[: len(every)])) == len(every) > 40
-    half = Counter(kinds[: len(kinds) // 2])
-    assert all(abs(half[kind] - count / 2) <= max(1, 0.15 * count) for kind, count in every.items() if count > 4)
+    every = list(calibrate._rehearsals(ooc.device("cpu"), True))
+    firsts, others = calibrate._mixed(every)
+    assert len(firsts) + len(others) == len(every) and all(one in firsts or one in others for one in every)
+    counts = Counter(_kinds(every))
+    assert Counter(_kinds(firsts)) == dict.fromkeys(counts, 1) and len(firsts) > 40
+    half = Counter(_kinds(others)[: len(others) // 2])
+    assert all(abs(half[kind] - count / 2) <= max(1, 0.15 * count) for kind, count in counts.items() if count > 4)
+
+
+def test_a_calibration_that_is_late_from_the_start_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each kernel, of copies and of files is measured however slow the machine is."""
+    monkeypatch.setattr(calibrate, "LATE", {True: 0.0, False: 0.0})
+    monkeypatch.setattr(calibrate, "measure_contention", lambda *args: {})
+    monkeypatch.setattr(calibrate, "measure_handoff", lambda *args: 1e-5)
+    calibration = calibrate.calibrate_cpu(say=lambda text: None, quick=True)
+    assert calibration["copies"].keys() >= {"read", "write", "h2d", "d2h"}
+    read_model(calibration, "calibration")
