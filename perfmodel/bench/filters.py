@@ -6,6 +6,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from ooc.backends.cpu.backend import default_threads
 
 Row = dict[str, Any]
 Contestant = Callable[[], Any]  # convolves once
-MOST_SECONDS = 5.0  # of a call of a peer: those that take longer are left out
+MOST_SECONDS = 5.0  # of a call of a peer: one that takes longer is left out, and with more taps, too
 SIDES, LONGER = (3, 5, 7, 9, 11, 15, 21, 31, 45, 63, 91, 127, 181, 255), (65, 129, 513, 2001, 4097, 8193)
 CUBES = (5, 7, 9, 15, 21, 31)
 MOST_FLOPS = 3e12  # of a direct sum of several channels: larger problems are left to one channel
@@ -37,6 +38,11 @@ class FilterProblem(NamedTuple):
     def label(self) -> str:
         channels = "depthwise" if self.groups > 1 else f"{self.c} -> {self.k}"
         return f"{channels}{f' {self.c}' * (self.groups > 1)}, {'x'.join(map(str, self.extent))}, {'x'.join(map(str, self.taps))}"
+
+    @property
+    def series(self) -> tuple[int, ...]:
+        """What differs in taps alone."""
+        return self.c, self.k, self.groups, len(self.taps)
 
     @property
     def flops(self) -> float:
@@ -60,17 +66,20 @@ def filters(side: int, rounds: int, share: int = 0, only: str = "", directory: s
     share: x and y are files, and the budget so small a share of them; 0: in memory, without a budget. only: problems whose label
     holds this text.
     """
+    slow: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for problem in (p for p in problems(side) if only in p.label):
         with tempfile.TemporaryDirectory(dir=directory) as folder:
-            yield _measured(problem, rounds, share, Path(folder))
+            yield _measured(problem, rounds, share, Path(folder), slow[problem.series])
 
 
-def _measured(problem: FilterProblem, rounds: int, share: int, folder: Path) -> Row:
+def _measured(problem: FilterProblem, rounds: int, share: int, folder: Path, slow: set[str]) -> Row:
+    """slow: peers that are left out; those that prove to be slow are added."""
     rng = default_rng(0)
     x = rng.standard_normal((1, problem.c, *problem.extent), np.float32)
     w = rng.standard_normal((problem.k, problem.c // problem.groups, *problem.taps), np.float32)
     padding = [((n - 1) // 2, n // 2) for n in problem.taps]
-    calls: dict[str, Contestant] = {"ooc": _ours(problem, x, w, padding, share, folder), **_peers(problem, x, w, padding)}
+    peers = {name: call for name, call in _peers(problem, x, w, padding).items() if name not in slow}
+    calls: dict[str, Contestant] = {"ooc": _ours(problem, x, w, padding, share, folder), **peers}
     results, seconds = {}, {name: list[float]() for name in calls}
     for turn in range(rounds + 1):  # the first one warms up
         for name in list(calls):
@@ -82,6 +91,7 @@ def _measured(problem: FilterProblem, rounds: int, share: int, folder: Path) -> 
             else:
                 seconds[name].append(took)
             if name != "ooc" and took > MOST_SECONDS:
+                slow.add(name)
                 del calls[name], results[name]
     report = ooc.last_report()
     assert report is not None

@@ -27,7 +27,12 @@ def test_rows(share: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_slow_peers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and with more taps, where they are not called again."""
+    calls: list[str] = []
+    plain = filters._scipy
     monkeypatch.setattr(filters, "MOST_SECONDS", 0.0)
-    (row,) = filters.filters(64, 1, only=f"1 -> 1, {ONLY}")
+    monkeypatch.setattr(filters, "_scipy", lambda name, *args: lambda: (calls.append(name), plain(name, *args)())[1])
+    row, *others = filters.filters(64, 1, only="1 -> 1, 64x64, 1")  # 11 x 11, 15 x 15 and more
     assert row["seconds"].keys() == row["errors"].keys() == {"ooc"} and row["ratio"] is None
+    assert len(others) == 3 and sorted(calls) == ["fftconvolve", "oaconvolve"]
     assert "alone" in filters.line(row) and filters.summary([row]) == "nothing to compare with"
