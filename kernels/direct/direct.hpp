@@ -22,7 +22,7 @@
 //   wgrad  for images, then rows (d, h) of y ascending: a chain from 0 over the row, added to w.
 // Absent positions take no part. Bias and activation follow the last term, in the call that has them.
 // So cutting c (fprop), k (dgrad), or the rows of x in the order (n, d, h) (wgrad; never along w) into
-// consecutive accumulating calls gives the bits of the single call. The loops take about 70 KiB of stack per thread.
+// consecutive accumulating calls gives the bits of the single call. The loops take up to 120 KiB of stack per thread.
 //
 // Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; with less,
 // each thread packs the weights of its own tiles, again for each, and a weight gradient is computed in parts.
