@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "calls.hpp"
+#include "target.hpp"
 
 namespace ooc {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 constexpr std::pair<Isa, const char *> kNames[] = {{Isa::avx512, "avx512"}, {Isa::avx2, "avx2"}, {Isa::base, "base"}};  // widest first
 
 bool serves(Isa which) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)  // as files of wider kernels are compiled
+#ifdef OOC_WIDER
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (which == Isa::avx2) return avx2;

@@ -135,7 +135,7 @@ OOC_INLINE float to_odd(double x) {
   const double back = static_cast<double>(f);
   const bool inexact = (back < x) | (back > x);
   const uint32_t other = std::fabs(back) > std::fabs(x) ? u - 1u : u + 1u;
-  return bit_cast<float>(inexact & !(u & 1u) ? other : u);
+  return bit_cast<float>((inexact & !(u & 1u)) ? other : u);
 }
 
 OOC_INLINE void narrow(double x, double &y) { y = x; }

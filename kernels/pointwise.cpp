@@ -173,7 +173,7 @@ struct Taps {
 // NaN, once met, stays.
 template <bool kMax, typename C>
 OOC_INLINE C join(C acc, C x) {
-  if (kMax) return (x > acc) | (x != x) ? x : acc;
+  if (kMax) return ((x > acc) | (x != x)) ? x : acc;
   return acc + x;
 }
 

@@ -1,18 +1,15 @@
 // Direct convolution kernels compiled for AVX-512.
-// Standard headers come before the target pragma: inline functions of the standard library
-// must never be emitted with instructions the processor may lack, because the linker may keep
-// this copy for the whole program.
 #include <cmath>
 #include <cstring>
 
+#include "../target.hpp"
 #include "direct.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef OOC_WIDER
 
 #include <immintrin.h>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,avx2")
+OOC_TARGET_AVX512
 
 namespace ooc {
 namespace direct_avx512 {
@@ -27,7 +24,7 @@ constexpr double FMA_CYCLES = 1;
 }  // namespace direct_avx512
 }  // namespace ooc
 
-#pragma GCC pop_options
+OOC_TARGET_END
 
 const ooc::direct::Backend *ooc::direct::backend_avx512() {
   static const Backend backend = {ooc::direct_avx512::workspace, ooc::direct_avx512::run, ooc::direct_avx512::winograd,

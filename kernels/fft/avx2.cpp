@@ -1,13 +1,12 @@
-// Convolution by transforms compiled for avx2. Standard headers come before the target pragma: inline functions of the standard library
-// must never be emitted with instructions the processor may lack, because the linker may keep this copy for the whole program.
+// Convolution by transforms compiled for AVX2 with FMA.
 #include "headers.hpp"
+#include "../target.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef OOC_WIDER
 
 #include <immintrin.h>
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
+OOC_TARGET_AVX2
 
 #define pocketfft pocketfft_avx2
 #include "pocketfft.hpp"
@@ -23,7 +22,7 @@ constexpr int VEC_BYTES = 32, HIGH = 2, WIDE = 2;
 }  // namespace fft_avx2
 }  // namespace ooc
 
-#pragma GCC pop_options
+OOC_TARGET_END
 
 const ooc::fft::Kernels *ooc::fft::kernels_avx2() {
   static const Kernels kernels = {ooc::fft_avx2::prepare, ooc::fft_avx2::run};

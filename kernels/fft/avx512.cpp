@@ -1,13 +1,12 @@
-// Convolution by transforms compiled for avx512. Standard headers come before the target pragma: inline functions of the standard library
-// must never be emitted with instructions the processor may lack, because the linker may keep this copy for the whole program.
+// Convolution by transforms compiled for AVX-512.
 #include "headers.hpp"
+#include "../target.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef OOC_WIDER
 
 #include <immintrin.h>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,avx2")
+OOC_TARGET_AVX512
 
 #define pocketfft pocketfft_avx512
 #include "pocketfft.hpp"
@@ -23,7 +22,7 @@ constexpr int VEC_BYTES = 64, HIGH = 3, WIDE = 3;
 }  // namespace fft_avx512
 }  // namespace ooc
 
-#pragma GCC pop_options
+OOC_TARGET_END
 
 const ooc::fft::Kernels *ooc::fft::kernels_avx512() {
   static const Kernels kernels = {ooc::fft_avx512::prepare, ooc::fft_avx512::run};

@@ -11,7 +11,7 @@ using namespace products;
 void attention(int of, int dtype, const Ten &data, const TenFours &strides, const Three &grouped, const Five &shape, i64 depth,
                double scale, bool more, bool last, int threads) {
   if (of < 0 || of > static_cast<int>(Attend::last)) throw std::invalid_argument("unknown code of attention");
-  const auto [samples, heads, queries, keys, c] = shape;
+  const i64 samples = shape[0], heads = shape[1], queries = shape[2], keys = shape[3], c = shape[4];
   if (volume(shape) == 0) return;
   const auto operand = [&](int i) { return Rows{reinterpret_cast<const char *>(data[i]), strides[i]}; };
   const auto [inner, bias_step, mask_step] = grouped;

@@ -1,11 +1,10 @@
-// Products compiled for AVX-512. Standard headers come before the target pragma: inline functions of the standard library must
-// never be emitted with instructions the processor may lack, because the linker may keep this copy for the whole program.
+// Products compiled for AVX-512.
 #include "products.hpp"
+#include "../target.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#ifdef OOC_WIDER
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,avx2")
+OOC_TARGET_AVX512
 
 namespace ooc {
 namespace products_avx512 {
@@ -18,7 +17,7 @@ constexpr i64 HIGH = 6, LINES = 4;
 }  // namespace products_avx512
 }  // namespace ooc
 
-#pragma GCC pop_options
+OOC_TARGET_END
 
 const ooc::products::Kernels *ooc::products::kernels_avx512() {
   static const Kernels kernels = {ooc::products_avx512::multiply, ooc::products_avx512::attend};

@@ -9,7 +9,7 @@ using namespace products;
 void matmul(int dtype, uintptr_t y, const Four &y_strides, uintptr_t acc, const Four &acc_strides, uintptr_t a, const Four &a_strides,
             uintptr_t b, const Four &b_strides, const Five &shape, double alpha, bool more, bool last, i64 run, i64 begin,
             int threads) {
-  const auto [samples, heads, rows, columns, c] = shape;
+  const i64 samples = shape[0], heads = shape[1], rows = shape[2], columns = shape[3], c = shape[4];
   const i64 count = volume(shape);
   if (count == 0) return;
   if (run < 0 || begin < 0) throw std::invalid_argument("runs have a length, and a beginning");
