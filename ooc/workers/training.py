@@ -18,6 +18,7 @@ import numpy as np
 
 from ooc.api.arguments import as_int
 from ooc.errors import ArgumentError, BudgetError, OocError, StoreError, UnsupportedError
+from ooc.files import npy
 from ooc.files.records import understood
 from ooc.files.whole import holds_only, incomplete, sweep
 from ooc.networks import checkpoint
@@ -250,7 +251,7 @@ class Training:
                 where = Where.of(what, array)
                 return where, json.dumps(where.identity())
             paths.append(self.folder / f"{what}.npy")
-            np.save(paths[-1], array)
+            npy.save(paths[-1], array)
             return Where.of(what, paths[-1]), hashlib.blake2b(paths[-1].read_bytes()).hexdigest()
 
         try:

@@ -27,6 +27,7 @@ import ooc
 from ooc import native
 from ooc.backends.cpu.backend import default_threads
 from ooc.errors import BackendError
+from ooc.files import npy
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op, Operand
 from ooc.ops import ConvFprop, Reduce
@@ -176,7 +177,7 @@ def _data(op: Op, large: list[Operand], folder: Path) -> tuple[dict[str, Any], .
     for operand in op.inputs:
         array = in_memory[operand.name] = numbers.standard_normal(operand.shape, dtype=np.float32)
         if operand.name in names:
-            np.save(folder / f"{operand.name}.npy", array)
+            npy.save(folder / f"{operand.name}.npy", array)
             os.sync()
             array = np.load(folder / f"{operand.name}.npy", mmap_mode="r")
         inputs[operand.name] = array

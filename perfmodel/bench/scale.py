@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import default_rng
 
 import ooc
+from ooc.files import npy
 from ooc.networks import Graph
 from ooc.networks.models import named
 from ooc.networks.planning import NetworkRequest, plan_network
@@ -124,7 +125,7 @@ def measure(counts: Sequence[int], repeats: int, folder: str | None = None) -> I
         with tempfile.TemporaryDirectory(dir=folder) as place:
             graph = case.make()
             (x,) = graph.inputs
-            np.save(f"{place}/x.npy", default_rng(0).standard_normal((1, *graph.shapes[x])).astype(np.float32))
+            npy.save(Path(place) / "x.npy", default_rng(0).standard_normal((1, *graph.shapes[x])).astype(np.float32))
             plan = graph.plan(batch=1, train=False, budget=case.budget)
             taken: dict[int, list[float]] = {count: [] for count in (0, *counts)}
             for _ in range(repeats):

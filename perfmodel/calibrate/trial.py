@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from ooc.files import npy
 from ooc.ir.op import Op, Operand, numpy_dtype
 from ooc.ir.region import Region
 from ooc.ops.descriptor import parse
@@ -67,7 +68,7 @@ class TimedProblem:
             array[...] = np.resize(some, operand.shape)
         if not on_disk:
             return array
-        np.save(path, array)
+        npy.save(path, array)
         return np.load(path, mmap_mode="r")  # pages that were touched through a mapping could not be dropped from the cache
 
     def _path(self, name: str) -> Path:
