@@ -100,14 +100,14 @@ def _extension() -> Answer:
 
 def _onednn() -> Answer:
     from ooc import native
-    from ooc.backends.cpu.onednn import PACKAGE, find_library, onednn_reason, open_onednn
+    from ooc.backends.cpu.onednn import find_library, onednn_reason, open_onednn
 
     if native.kernels is None:
         return WITHOUT, ""
     library = open_onednn()
     if library is None:
         switched_off = os.environ.get("OOC_ONEDNN", "") == "off"
-        advice = "unset OOC_ONEDNN to use it" if switched_off else f"our own kernels are used; pip install {PACKAGE} is faster"
+        advice = "unset OOC_ONEDNN to use it" if switched_off else "our own kernels are used; 3 x 3 with stride 2 is faster by it"
         return f"not used: {onednn_reason()}", advice
     return f"{library.version}, {library.isa}, {find_library()}", ""
 

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import ooc
 
+ooc.conv, ooc.device  # names are imported when they are first used
 root, x, w = Path(ooc.__file__).parent, np.ones((2, 8, 40, 40), "f"), np.ones((8, 8, 3, 3), "f")
 
 def entered():

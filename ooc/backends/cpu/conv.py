@@ -334,6 +334,13 @@ def _lean_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     return np.minimum(_packed_bytes(op, sizes) + _scratch_bytes(op, sizes, threads), threads * (tile + weights + 64) + 4096)
 
 
+def _why_not_packed(op: Op) -> str | None:
+    """Depthwise filters are not packed: their kernels are the plain loops."""
+    if isinstance(op, Convolution) and op.c == op.k == op.groups > 1:
+        return "native: depthwise convolutions take no workspace, as plain"
+    return why_not_native(op)
+
+
 def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
     """Packed weights and the tiles of every thread: asked of the kernel for one size, estimated for many."""
     assert isinstance(op, Convolution) and native.kernels is not None
@@ -387,5 +394,5 @@ def _as_conv(make: Callable[[Convolution, Any, int], Kernel]) -> Callable[[Op, S
 WINOGRAD = in_f32(Family(_why_not_winograd, _winograd_bytes, _as_conv(WinogradConv), keeps=False))
 ONEDNN = in_f32(Family(_why_not_onednn, _onednn_bytes, _as_conv(OneDnnConv)))
 LEAN = in_f32(Family(_why_not_lean, _lean_bytes, _as_conv(LeanConv), keeps=False))
-NATIVE = in_f32(Family(why_not_native, _native_bytes, _as_conv(NativeConv)))
+NATIVE = in_f32(Family(_why_not_packed, _native_bytes, _as_conv(NativeConv)))
 PLAIN = in_f32(Family(why_not_native, no_workspace, _as_conv(ChainedConv)))

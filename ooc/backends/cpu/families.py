@@ -6,8 +6,8 @@
 `native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
             do not fit the budget
 `native`    our own kernels, blocked, filters packed once
-`plain`     our own kernels as simple loops that need no workspace: budgets of a few KiB; sums in an order that does not
-            depend on the tiling
+`plain`     our own kernels as simple loops that need no workspace: depthwise convolutions, budgets of a few KiB; sums in an
+            order that does not depend on the tiling
 `reference` NumPy, when no compiler was found
 """
 

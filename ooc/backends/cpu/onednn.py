@@ -36,7 +36,7 @@ def _open() -> tuple[Any | None, str]:
         return None, native.reason
     path = find_library()
     if path is None:
-        return None, f"{LIBRARY} not found; pip install {PACKAGE} (x86-64 Linux), or set OOC_ONEDNN to its path"
+        return None, f'{LIBRARY} not found; pip install "ooc[onednn]" (x86-64 Linux), or set OOC_ONEDNN to its path'
     try:
         library = native.kernels.OneDnn(path)
     except RuntimeError as error:

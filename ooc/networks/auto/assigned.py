@@ -10,6 +10,7 @@ import numpy as np
 
 from ooc.ir.op import aligned
 from ooc.networks.auto.prices import Prices
+from ooc.networks.auto.program import Rows, minimum
 from ooc.networks.calls import UPDATE, Call, Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import room_beside
@@ -18,7 +19,7 @@ from ooc.networks.tensors import Role
 
 FATES = (Fate.KEEP, Fate.OFFLOAD, Fate.RECOMPUTE)  # of a tensor that the backward pass reads
 SHARES = (0.9, 0.8, 0.7, 0.6)  # of the budget that is assigned: the rest is for what comes early, workspace and gaps
-GAP, NODES = 5e-3, 100  # by which an assignment may be off, and subproblems that are looked at: no clock decides
+GAP = 5e-3  # by which an assignment may be off
 MOST = 128  # tensors: of twice as many a solution takes ten seconds
 TIE = 0.01  # of a second in which a lane is busy that nobody waits for: of assignments that take as long the one that does least
 
@@ -94,22 +95,17 @@ class AssignmentProgram:
         """The best that whole tensors allow within a budget, if nothing waits: lanes and kernels side by side, in the forward
         pass and in the backward pass; what left comes back just for those who read it, in each pass once; kernels need no
         workspace, and what is made again is made once. None: nothing fits. gap: share of the seconds by which it may be off."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
         upper = np.ones(self.columns)
         upper[[self.column(t, Fate.RECOMPUTE) for t in self.names if t not in self.recompute]] = 0
         upper[-2:] = np.inf
-        result = milp(
-            self._cost(), integrality=np.r_[np.ones(self.columns - 2), 0, 0], bounds=Bounds(0, upper),
-            constraints=[
-                LinearConstraint(np.array(self.choices), 1, 1), LinearConstraint(self.used, -np.inf, budget - self.present),
-                LinearConstraint(np.array(self.busy), self.least, np.inf),
-            ],
-            options={"node_limit": NODES, "mip_rel_gap": gap},
-        )  # fmt: skip
-        if result.x is None:
+        rows = [
+            Rows(np.array(self.choices), 1, 1), Rows(self.used, -np.inf, budget - self.present),
+            Rows(np.array(self.busy), self.least, np.inf),
+        ]  # fmt: skip
+        best = minimum(self._cost(), upper, rows, self.columns - 2, gap)
+        if best is None:
             return None
-        return Assigned(float(result.x[-2:].sum()), float(result.mip_gap or 0.0), self.fates(result.x > 1 / 2))
+        return Assigned(float(best.columns[-2:].sum()), best.gap, self.fates(best.columns > 1 / 2))
 
     def _cost(self) -> Any:
         """Of the columns."""
