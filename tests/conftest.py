@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import long_cases
 import numpy as np
 import pytest
 
@@ -25,6 +26,11 @@ from ooc.workers import cut
 if native.kernels is not None:
     native.kernels.share_from(3)  # threads share problems as small as tests have
 os.environ["OOC_PLANS"] = "off"  # tests replace parts of the planner, which the question that a kept plan answers does not tell
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long_cases.mark(items)
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import long_cases
 import pytest
 from waiting import HANGS
 
@@ -89,3 +90,15 @@ def test_tests_that_documents_name_are_there(name: str) -> None:
     for path, function in named:
         file = ROOT / "tests" / path.removeprefix("tests/")
         assert file.is_file() and (not function or re.search(rf"def {function}\b", file.read_text())), f"{path}::{function}"
+
+
+def test_long_cases_are_there(request: pytest.FixtureRequest) -> None:
+    """Each line of `tests/long.txt` is a test, or a case of one, of those that are collected with this one."""
+    if any("::" in said for said in request.config.args):
+        pytest.skip("a part of some file")
+    names, lines = request.config.stash[long_cases.COLLECTED], long_cases.listed()
+    files = {name.partition("::")[0] for name in names}
+    known = names | {name.partition("[")[0] for name in names}
+    assert len({*lines}) == len(lines) > 100
+    assert not [line for line in lines if line.partition("::")[0] in files and line not in known]
+    assert all((ROOT / "tests" / line.partition("::")[0]).exists() for line in lines)

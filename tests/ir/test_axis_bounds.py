@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import swept
 
 import ooc
 from ooc.ir import axis_maps
@@ -27,7 +28,7 @@ def window(rng: random.Random) -> Window | Unwindow:
     return kind("q", taps, stride, dilation, rng.randint(0, (taps - 1) * dilation))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", swept(range(60), suite=16))
 def test_as_of_every_index(seed: int) -> None:
     rng = random.Random(seed)
     of = rng.randint(axis_maps.MOST_TRIED + 1, 2 * axis_maps.MOST_TRIED)
