@@ -15,6 +15,7 @@ from ooc.apply import Application
 from ooc.console import count, printable
 from ooc.errors import ArgumentError
 from ooc.files.whole import turns
+from ooc.runtime.progress import Pace
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
@@ -157,12 +158,13 @@ class SpreadProgress:
     """Tells how many tasks are finished: on a terminal in place, else a line for every tenth."""
 
     def __init__(self, tasks: list[Task]) -> None:
-        self.begin, self.told, self.terminal = time.perf_counter(), 0, sys.stdout.isatty()
+        self.pace, self.told, self.terminal = Pace(), 0, sys.stdout.isatty()
 
     def __call__(self, finished: int, tasks: int) -> None:
         """Tell it."""
+        left = self.pace.told(finished / tasks) if finished < tasks else ""
         if self.terminal:
-            print(f"\rprogress  {finished} of {tasks} tasks", end="\n" if finished == tasks else "", flush=True)
+            print(f"\rprogress  {finished} of {tasks} tasks {left:12}", end="\n" if finished == tasks else "", flush=True)
         elif self.told < finished * TENTHS // tasks < TENTHS:
             self.told = finished * TENTHS // tasks
-            print(f"progress  {finished} of {tasks} tasks, {time.perf_counter() - self.begin:.0f} s", flush=True)
+            print(f"progress  {finished} of {tasks} tasks{', ' * bool(left)}{left}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -13,6 +14,32 @@ Callback = Callable[[int, int], None]
 # A log has a line when this share more is done, and never sooner than so many seconds after the one before.
 SHARE, PAUSE_SECONDS = 0.1, 3.0
 REDRAWN = 20  # times that a line in a terminal is written anew
+LOOKS = 200  # times that the pace of a call is looked at
+
+
+class Pace:
+    """How long the rest will take, at the pace of the later half of the time since the first look: what the machine does now
+    counts, not what it did when it was busier, or less busy; nor what was done before."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._looks = deque[tuple[float, float]]()  # times, and the share that was done; the first at half of the time, or before
+
+    def left(self, share: float) -> float | None:
+        """Seconds that are left when this share is done; None before there is a pace."""
+        now = time.perf_counter()
+        if not self._looks:
+            self._begun = now
+        self._looks.append((now, share))
+        while len(self._looks) > 2 and self._looks[1][0] <= (self._begun + now) / 2:
+            self._looks.popleft()
+        then, before = self._looks[0]
+        return (now - then) * (1 - share) / (share - before) if share > before else None
+
+    def told(self, share: float) -> str:
+        """The same in words."""
+        seconds = self.left(share)
+        return "" if seconds is None else f"{seconds:.0f} s left"
 
 
 @contextmanager
@@ -51,18 +78,18 @@ class _Line:
     """A line in a terminal, written anew as tiles are done."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
-        self.total, self.stream, self.done = total, stream, 0
+        self.total, self.stream, self.done, self.pace = total, stream, 0, Pace()
 
     def update(self) -> None:
         self.done += 1
         if self.done * REDRAWN // self.total != (self.done - 1) * REDRAWN // self.total:
-            self._write("")
+            self._write(self.pace.told(self.done / self.total), "")
 
     def close(self) -> None:
-        self._write("\n")
+        self._write("", "\n")
 
-    def _write(self, end: str) -> None:
-        print(f"\r{self.done}/{self.total} tiles", end=end, file=self.stream, flush=True)
+    def _write(self, left: str, end: str) -> None:
+        print(f"\r{self.done}/{self.total} tiles {left:12}", end=end, file=self.stream, flush=True)
 
 
 class _Log:
@@ -71,18 +98,21 @@ class _Log:
     def __init__(self, total: int, stream: TextIO) -> None:
         self.total, self.stream, self.done = total, stream, 0
         self.begun = self.last = time.perf_counter()
-        self.told = 0
+        self.told, self.pace = 0, Pace()
 
     def update(self) -> None:
         self.done += 1
+        if self.done * LOOKS // self.total == (self.done - 1) * LOOKS // self.total:
+            return
+        left = self.pace.told(self.done / self.total)
         enough = self.done - self.told >= SHARE * self.total and self.done < self.total
         if enough and time.perf_counter() - self.last >= PAUSE_SECONDS:
-            self._write()
+            self._write(left)
 
     def close(self) -> None:
-        self._write()
+        self._write("")
 
-    def _write(self) -> None:
+    def _write(self, left: str) -> None:
         self.told, self.last = self.done, time.perf_counter()
         seconds = self.last - self.begun
-        print(f"{self.done}/{self.total} tiles in {seconds:.1f} s", file=self.stream, flush=True)
+        print(f"{self.done}/{self.total} tiles in {seconds:.1f} s{', ' * bool(left)}{left}", file=self.stream, flush=True)

@@ -50,9 +50,29 @@ def test_a_log_has_few_lines(
 ) -> None:
     lines = run(total, seconds, io.StringIO(), clock, monkeypatch)
     assert 2 <= len(lines) <= 10 and lines[-1] == f"{total}/{total} tiles in {total * seconds:.1f} s"
-    told = [(int(line.split("/")[0]), float(line.split()[-2])) for line in lines]
+    told = [(int(line.split("/")[0]), float(line.split()[3])) for line in lines]
     for (done, at), (more, later) in zip([(0, 0.0), *told], told[:-1], strict=False):
         assert more - done >= total / 10 and later - at > 2.8
+
+
+@pytest.mark.parametrize("later", [0.1, 1.0, 5.0])
+def test_what_is_left_goes_by_what_the_machine_does_now(later: float, clock: list[float]) -> None:
+    """A quarter at one pace, the rest at another: from twice that time on the second counts alone."""
+    pace, total = progress.Pace(), 400
+    assert pace.left(0.0) is None
+    for done in range(1, total + 1):
+        clock[0] += 1.0 if done <= total / 4 else later
+        left = pace.left(done / total)
+        if done <= total / 4:
+            assert left == pytest.approx(total - done)
+        elif clock[0] >= total / 2 + later:
+            assert left == pytest.approx((total - done) * later, abs=1e-6)
+
+
+def test_a_log_says_what_is_left(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    *lines, last = run(40, 1.0, io.StringIO(), clock, monkeypatch)
+    assert lines and all(line.endswith(f" s, {40 - int(line.split('/')[0])} s left") for line in lines)
+    assert last == "40/40 tiles in 40.0 s"
 
 
 def test_of_a_quick_call_a_log_has_one_line(library: str, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
