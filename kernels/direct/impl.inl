@@ -19,6 +19,7 @@ using direct::Workspace;
 #include "ordered.inl"
 #include "ordered_depthwise.inl"
 #include "ordered_turned.inl"
+#include "ordered_columns.inl"
 #include "ordered_gather.inl"
 #include "ordered_wgrad.inl"
 

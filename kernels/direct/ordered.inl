@@ -14,7 +14,8 @@
 //
 // Both are the same small product, sums[row][lane] += a[row][step] * x[step][lane]: lanes are
 // output positions or (channel, tap) pairs, steps are (channel, tap) pairs or the positions of an
-// output row. x is gathered on the stack (37 KiB with AVX-512), with a mask of the lanes present in each
+// output row. Where rows are long and their columns lie side by side, vectors of columns are taken as they lie (ordered_columns.inl);
+// else x is gathered on the stack (37 KiB with AVX-512), with a mask of the lanes present in each
 // step. Vectors run across independent chains only, and every chain is made of `fused`, in whole
 // vectors, masked ones and single lanes alike.
 

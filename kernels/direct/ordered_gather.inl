@@ -68,6 +68,7 @@ OOC_INLINE i64 part_of(i64 extent, i64 most, i64 others, int threads) {
 template <class T>
 static void ordered_gather(const Gather<T> &t, int threads) {
   if (takes_lanes(t)) return lane_gather(t, threads);
+  if (takes_columns(t)) return column_gather(t, threads);
   const i64 all = t.batch * outputs_of(t.ax), run = imin(all, Stage<T>::LANES), runs = ceil_div(all, imax(1, run));
   const int team = team_for<T>(double(all) * t.groups * t.cout * t.cin * imax(1, taps_of(t.ax)), threads, PLAIN);
   const i64 part = part_of(t.cout, SUM_ROWS, runs * t.groups, team), parts = ceil_div(t.cout, part), jobs = runs * t.groups * parts;

@@ -52,6 +52,7 @@ folder, budget = sys.argv[1], sys.argv[2]
 x = np.load(folder + "/x.npy", mmap_mode="r")
 y = np.lib.format.open_memmap(folder + "/y.npy", "w+", np.float32, (1, 4, *x.shape[2:]))
 w = np.ones((4, 4, 3, 3), np.float32)
+ooc.conv, ooc.device  # names are imported when they are first used
 before = resident("VmRSS") - code()
 with open("/proc/self/clear_refs", "w") as peak:
     peak.write("5")

@@ -16,6 +16,7 @@ from ooc.backends.cuda.source import PARTS
 from ooc.backends.cuda.tuning import AlgorithmChoice, Measurements
 from ooc.cache import cache_folder
 import ooc, ooc.cli.doctor, numpy as np
+ooc.conv  # imported while this user may read the standard library
 os.setuid({uid})
 assert cache_folder() is None
 known = Measurements({{"gpu": "none"}})

@@ -21,7 +21,7 @@ TAP = tuple[int, ...]
 class Problem:
     """A random problem; `pad` before x, and y as large as the pad after x makes it."""
 
-    def __init__(self, rng: np.random.Generator, dtype: str, groups: int = 1) -> None:
+    def __init__(self, rng: np.random.Generator, dtype: str, groups: int = 1, wide: bool = False) -> None:
         def pick(low: int, high: int) -> int:
             return int(rng.integers(low, high + 1))
 
@@ -30,6 +30,8 @@ class Problem:
         self.stride, self.dilation, self.pad = ([pick(1, 3) for _ in range(3)] for _ in range(3))
         self.taps = [pick(1, 3) for _ in range(3)]
         self.extent = [pick(1, 3), pick(2, 7), pick(3, 80)]
+        if wide:  # rows of which vectors of columns are taken as they lie
+            self.last, self.stride[2], self.taps[2], self.extent[2] = False, 1, pick(1, 9), pick(70, 150)
         self.y_extent = []
         for d in range(3):
             reach = (self.taps[d] - 1) * self.dilation[d]
@@ -140,10 +142,10 @@ def chain(name: str, p: Problem, old: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("seed", range(16))
-def test_sums_follow_the_documented_order(name: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "wide"), [*((seed, False) for seed in range(16)), *((seed, True) for seed in range(8))])
+def test_sums_follow_the_documented_order(name: str, seed: int, wide: bool) -> None:
     rng = np.random.default_rng(seed)
-    p = Problem(rng, "f4", int(rng.choice([1, 1, 2, 5, 37, 37])))
+    p = Problem(rng, "f4", int(rng.choice([1, 1, 2, 5] if wide else [1, 1, 2, 5, 37, 37])), wide)
     operands = {"fprop": p.y, "dgrad": p.x, "wgrad": p.w}
     add = bool(rng.integers(2))
     expected = chain(name, p, operands[name] if add else np.zeros_like(operands[name]))
