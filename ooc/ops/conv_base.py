@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ooc.cache import cached_property
 from ooc.errors import ShapeError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, numpy_dtype
@@ -16,9 +14,8 @@ from ooc.ops import transforms
 from ooc.ops.activation import activate
 from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
 
-# Gathering a column takes these kernels as long as summing this many channels of it. Measured, 3 x 3, 32 -> 1 to 64 channels.
-GATHERING = {"native": 3, "native_lean": 3, "plain": 13}
-TAKEN, COLUMNS = 4, 48  # by plain loops where columns of such rows are taken as they lie
+# Gathering a column takes these kernels as long as summing so many channels of it. Measured, 3 x 3, 32 -> 1 to 32 channels.
+GATHERING = {"native": 3, "native_lean": 3}
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,9 @@ class Convolution(SpatialOp):
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
         if self.groups == 1 and kernel in GATHERING:
-            return self.flops(sizes) * (1 + self._gathering(sizes, kernel) / sizes[self.vectored])
+            return self.flops(sizes) * (1 + GATHERING[kernel] / sizes[self.vectored])
         count, lanes = (sizes[self.vectored], 8) if self.groups == 1 else (sizes["g"], 16)
         return self.flops(sizes) * (-(-count // lanes) * lanes / count)
-
-    def _gathering(self, sizes: Sizes, kernel: str) -> Any:
-        if kernel != "plain" or self.kind == "conv.wgrad" or self.stride[-1] > 1 or self.layout == "channels_last":
-            return GATHERING[kernel]
-        return np.where(sizes[self.walked[-1]] < COLUMNS, GATHERING[kernel], TAKEN)
 
     def preparation(self, kernel: str) -> float:
         return self._turning if kernel == transforms.KERNEL and self.fixed else 0.0

@@ -81,7 +81,7 @@ def test_bytes_that_are_read_again_are_known(count: int) -> None:
 
 def test_reads_that_were_fetched_meanwhile_are_copies() -> None:
     """The whole schedule and its sums agree about them, as do a plan and its simulation step by step."""
-    op = parse("conv.fprop n=16 c=8 h=28 w=28 k=64 r=3 s=3 pad=1")
+    op = parse("conv.fprop n=16 c=8 h=28 w=28 k=16 r=3 s=3 pad=1")
     asked = device(1e-3, 96 << 10)
     slow = Copy(1e-4, 0.0, 1e9)
     model = replace(asked.model, copies={**asked.model.copies, "read": slow, CACHED: Copy(1e-6, 0.0, 8e9)})

@@ -86,3 +86,24 @@ def test_any_workspace_gives_the_same_and_nothing_is_written_behind_it(name: str
             results.append(made.copy())
         for other in results[1:]:
             np.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize("kind", ["conv.fprop", "conv.dgrad", "conv.wgrad"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+def test_depthwise_filters_are_not_packed(kind: str, dtype: str) -> None:
+    """They are computed by the loops of `plain`, and are priced as these are; other groups and a single channel are packed."""
+    packed = {"c=16 k=16 groups=16": False, "c=16 k=32 groups=16": True, "c=1 k=1": True, "c=16 k=16": True}
+    for channels, packs in packed.items():
+        op = parse(f"{kind} n=2 h=20 w=20 r=3 s=3 pad=1 {channels} dtype={dtype}")
+        names = {offer.name for offer in CpuBackend(threads=2).offers(op)}
+        assert ("native" in names) is packs and "plain" in names and (packs or "native_lean" not in names)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("conv.fprop", "k"), ("conv.dgrad", "c")])
+def test_few_channels_are_priced_with_what_gathers_them(kind: str, channels: str) -> None:
+    """As long for the first channel as for the three that follow it, and in proportion where there are many."""
+    rest, efforts = f"n=1 {'c' if channels == 'k' else 'k'}=32 h=128 w=128 r=3 s=3 pad=1 dtype=f32", {}
+    for count in (1, 4, 64, 128):
+        op = parse(f"{kind} {channels}={count} {rest}")
+        efforts[count] = float(op.effort(op.dims, "native"))
+    assert efforts[4] / efforts[1] == pytest.approx(7 / 4) and efforts[128] / efforts[64] == pytest.approx(2, rel=0.03)
