@@ -19,7 +19,7 @@ from ooc.console import count
 from ooc.errors import ArgumentError
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
-from ooc.runtime.progress import Pace
+from ooc.runtime.progress import TimeLeft
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import parse_bytes, show_bytes
 
@@ -124,13 +124,13 @@ def text(job: Application, told: dict[str, Any]) -> str:
 @contextlib.contextmanager
 def watched(session: Session) -> Iterator[None]:
     """Progress, with an estimate of what is left: on a terminal in place, else a line for every tenth."""
-    stop, pace, terminal = threading.Event(), Pace(), sys.stdout.isatty()
+    stop, remaining, terminal = threading.Event(), TimeLeft(), sys.stdout.isatty()
 
     def tell() -> None:
         told = 0
         while not stop.wait(INTERVAL):
             share = session.progress
-            left = pace.told(share)
+            left = remaining.words(share)
             if terminal:
                 print(f"\rprogress  {share:4.0%} {left:12}", end="", flush=True)
             elif told < int(share * TENTHS) < TENTHS:

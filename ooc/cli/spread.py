@@ -15,7 +15,7 @@ from ooc.apply import Application
 from ooc.console import count, printable
 from ooc.errors import ArgumentError
 from ooc.files.whole import turns
-from ooc.runtime.progress import Pace
+from ooc.runtime.progress import TimeLeft
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
@@ -158,11 +158,11 @@ class SpreadProgress:
     """Tells how many tasks are finished: on a terminal in place, else a line for every tenth."""
 
     def __init__(self, tasks: list[Task]) -> None:
-        self.pace, self.told, self.terminal = Pace(), 0, sys.stdout.isatty()
+        self.remaining, self.told, self.terminal = TimeLeft(), 0, sys.stdout.isatty()
 
     def __call__(self, finished: int, tasks: int) -> None:
         """Tell it."""
-        left = self.pace.told(finished / tasks) if finished < tasks else ""
+        left = self.remaining.words(finished / tasks) if finished < tasks else ""
         if self.terminal:
             print(f"\rprogress  {finished} of {tasks} tasks {left:12}", end="\n" if finished == tasks else "", flush=True)
         elif self.told < finished * TENTHS // tasks < TENTHS:

@@ -17,7 +17,7 @@ REDRAWN = 20  # times that a line in a terminal is written anew
 LOOKS = 200  # times that the pace of a call is looked at
 
 
-class Pace:
+class TimeLeft:
     """How long the rest will take, at the pace of the later half of the time since the first look: what the machine does now
     counts, not what it did when it was busier, or less busy; nor what was done before."""
 
@@ -25,7 +25,7 @@ class Pace:
         self._begun = 0.0
         self._looks = deque[tuple[float, float]]()  # times, and the share that was done; the first at half of the time, or before
 
-    def left(self, share: float) -> float | None:
+    def seconds(self, share: float) -> float | None:
         """Seconds that are left when this share is done; None before there is a pace."""
         now = time.perf_counter()
         if not self._looks:
@@ -36,9 +36,9 @@ class Pace:
         then, before = self._looks[0]
         return (now - then) * (1 - share) / (share - before) if share > before else None
 
-    def told(self, share: float) -> str:
+    def words(self, share: float) -> str:
         """The same in words."""
-        seconds = self.left(share)
+        seconds = self.seconds(share)
         return "" if seconds is None else f"{seconds:.0f} s left"
 
 
@@ -78,12 +78,12 @@ class _Line:
     """A line in a terminal, written anew as tiles are done."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
-        self.total, self.stream, self.done, self.pace = total, stream, 0, Pace()
+        self.total, self.stream, self.done, self.remaining = total, stream, 0, TimeLeft()
 
     def update(self) -> None:
         self.done += 1
         if self.done * REDRAWN // self.total != (self.done - 1) * REDRAWN // self.total:
-            self._write(self.pace.told(self.done / self.total), "")
+            self._write(self.remaining.words(self.done / self.total), "")
 
     def close(self) -> None:
         self._write("", "\n")
@@ -98,13 +98,13 @@ class _Log:
     def __init__(self, total: int, stream: TextIO) -> None:
         self.total, self.stream, self.done = total, stream, 0
         self.begun = self.last = time.perf_counter()
-        self.told, self.pace = 0, Pace()
+        self.told, self.remaining = 0, TimeLeft()
 
     def update(self) -> None:
         self.done += 1
         if self.done * LOOKS // self.total == (self.done - 1) * LOOKS // self.total:
             return
-        left = self.pace.told(self.done / self.total)
+        left = self.remaining.words(self.done / self.total)
         enough = self.done - self.told >= SHARE * self.total and self.done < self.total
         if enough and time.perf_counter() - self.last >= PAUSE_SECONDS:
             self._write(left)

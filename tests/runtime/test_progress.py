@@ -58,11 +58,11 @@ def test_a_log_has_few_lines(
 @pytest.mark.parametrize("later", [0.1, 1.0, 5.0])
 def test_what_is_left_goes_by_what_the_machine_does_now(later: float, clock: list[float]) -> None:
     """A quarter at one pace, the rest at another: from twice that time on the second counts alone."""
-    pace, total = progress.Pace(), 400
-    assert pace.left(0.0) is None
+    remaining, total = progress.TimeLeft(), 400
+    assert remaining.seconds(0.0) is None
     for done in range(1, total + 1):
         clock[0] += 1.0 if done <= total / 4 else later
-        left = pace.left(done / total)
+        left = remaining.seconds(done / total)
         if done <= total / 4:
             assert left == pytest.approx(total - done)
         elif clock[0] >= total / 2 + later:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc.ir.op import aligned
 from ooc.networks.auto.prices import Prices
-from ooc.networks.auto.program import Rows, minimum
+from ooc.networks.auto.program import Constraints, minimum
 from ooc.networks.calls import UPDATE, Call, Network
 from ooc.networks.judge import Judge
 from ooc.networks.policies.base import room_beside
@@ -98,11 +98,11 @@ class AssignmentProgram:
         upper = np.ones(self.columns)
         upper[[self.column(t, Fate.RECOMPUTE) for t in self.names if t not in self.recompute]] = 0
         upper[-2:] = np.inf
-        rows = [
-            Rows(np.array(self.choices), 1, 1), Rows(self.used, -np.inf, budget - self.present),
-            Rows(np.array(self.busy), self.least, np.inf),
+        constraints = [
+            Constraints(np.array(self.choices), 1, 1), Constraints(self.used, -np.inf, budget - self.present),
+            Constraints(np.array(self.busy), self.least, np.inf),
         ]  # fmt: skip
-        best = minimum(self._cost(), upper, rows, self.columns - 2, gap)
+        best = minimum(self._cost(), upper, constraints, self.columns - 2, gap)
         if best is None:
             return None
         return Assigned(float(best.columns[-2:].sum()), best.gap, self.fates(best.columns > 1 / 2))
