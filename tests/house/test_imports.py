@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ooc
 from tests.imports import ORDER, RANKS, ROOT, arrows, circle, main, modules, room, upward
 
 pytestmark = pytest.mark.quick
@@ -64,3 +65,17 @@ def test_what_numpy_imports_late_is_imported_at_once(path: Path) -> None:
     named = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
     late = [n for n in named if n.attr in ("random", "ma") and isinstance(n.value, ast.Name) and n.value.id in ("np", "numpy")]
     assert not [n.lineno for n in late]
+
+
+def test_names_are_imported_when_they_are_used() -> None:
+    """Those that `__init__.pyi` lists, each from where it says; NumPy is imported with the first of them."""
+    stub = ast.parse((ROOT / "ooc" / "__init__.pyi").read_text())
+    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    (listed,) = (ast.literal_eval(n.value) for n in stub.body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name))
+    assert sorted(listed) == sorted(ooc.__all__) == sorted({*imported} - {"dask", "torch"}) and {*imported} == {*dir(ooc)}
+    assert all(getattr(ooc, name) is not None for name in listed)
+    code = "import sys, ooc; print('numpy' in sys.modules); ooc.conv; print('ooc.networks' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+    with pytest.raises(AttributeError):
+        ooc.nothing  # type: ignore[attr-defined]  # noqa: B018
