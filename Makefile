@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python >= 3.11, make and a C++ compiler:
 #   make demo    VGG16's first block on an image that does not fit the budget
-#   make test    the test suite, some twelve minutes on two cores
+#   make test    the test suite, a quarter of an hour on two cores
 # Before each commit, and before each release (make test-all installs PyTorch):
 #   make quick, make test-all   a minute of the suite; all of it, the long sweeps too
 # One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
