@@ -27,7 +27,7 @@
 // Workspace: any amount helps. What direct_workspace asks for is what makes no difference any more; with less,
 // each thread packs the weights of its own tiles, again for each, and a weight gradient is computed in parts.
 //
-// Winograd's way (winograd.inl) takes any workspace too, and says whether it has computed the call: else nothing was written.
+// Winograd's way (winograd*.inl) takes any workspace too, and says whether it has computed the call: else nothing was written.
 #pragma once
 #include "../common.hpp"
 #include "../team.hpp"

@@ -27,13 +27,15 @@ using direct::Workspace;
 #include "gather_plan.inl"
 #include "gather.inl"
 
-#include "winograd_plan.inl"
-#include "winograd.inl"
-
 #include "wgrad_plan.inl"
 #include "wgrad_kernel.inl"
 #include "wgrad.inl"
 #include "wgrad_parts.inl"
+
+#include "winograd_plan.inl"
+#include "winograd.inl"
+#include "winograd_wgrad.inl"
+#include "winograd_call.inl"
 
 // ---------------------------------------------------------------------------- entry points
 

@@ -283,25 +283,3 @@ static void run_winograd(const Gather<T> &t, const WinogradPlan &p, T *memory, i
                                 mine + room.products, mine + room.filters, mine + room.rows, off});
   });
 }
-
-constexpr double DIRECT_CYCLES = 1.4;  // of the direct sum, for each that its multiply-adds take: measured at 1.3 to 1.6
-
-// Whether it is a problem of this kind, and not one that the direct loops are as good at.
-static bool winograd_serves(const Problem &p) {
-  if (p.pass == Pass::wgrad || p.dtype != Dtype::f32 || p.f[0] > WINOGRAD_PAIRS || tiny(p) || is_depthwise(p)) return false;
-  for (int d = 0; d < 3; ++d)
-    if (p.stride[d] != 1 || (d > 0 && (p.f[d] != 3 || p.dilation[d] != 1))) return false;
-  return true;
-}
-
-// False, and nothing written, where it does not serve the problem, lacks room, or would take longer than the direct sum.
-static bool winograd(const Problem &p, const Operands &o) {
-  if (!winograd_serves(p)) return false;
-  const Gather<float> t = p.pass == Pass::fprop ? forward_task<float>(p, o) : backward_task<float>(p, o, Index3{});
-  if (t.batch * outputs_of(t.ax) == 0 || t.ax[0].taps == 0) return false;
-  const int team = team_for<float>(total_work(p), p.threads);
-  const WinogradPlan plan = winograd_plan(t, o.workspace_bytes / p.threads / 64 * 64, team);
-  if (!plan.found || plan.cost > DIRECT_CYCLES * FMA_CYCLES * total_work(p) / Vec<float>::lanes / team) return false;
-  run_winograd(t, plan, static_cast<float *>(o.workspace), team);
-  return true;
-}

@@ -10,6 +10,7 @@ struct WinogradPlan {
   i64 run, kpart;     // squares and output channels of a job
   i64 rows;           // output channels whose filters are turned at a time
   i64 runs, kparts;   // jobs of a group
+  i64 cpart, cparts;  // input channels of a job of a weight gradient
   i64 pitch;          // from a pair, or an output channel, to the next: a vector more than a run, so that rows may end beyond
   double cost;        // cycles
   bool found;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
 
 # Gathering a column takes these kernels as long as summing so many channels of it. Measured, 3 x 3, 32 -> 1 to 32 channels.
 GATHERING = {"native": 3, "native_lean": 3}
+# Packing filters again for each tile takes it as long as summing at so many positions. Measured, 128 -> 128 to 1024 -> 2048.
+PACKING = {"native_lean": 25}
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,14 @@ class Convolution(SpatialOp):
 
     def effort(self, sizes: Sizes, kernel: str = "") -> Any:
         """Operations of a tile with what is wasted: by half empty vectors of channels, or of groups of one channel each; by
-        gathering columns for a few channels. Those of transforms by the kernel `fft`."""
+        gathering columns for a few channels, and packing filters for a few positions. Those of transforms by the kernel `fft`."""
         if kernel == transforms.KERNEL:
             return transforms.effort(self, sizes)
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
         if self.groups == 1 and kernel in GATHERING:
-            return self.flops(sizes) * (1 + GATHERING[kernel] / sizes[self.vectored])
+            positions = math.prod((sizes[d] / self.dims[d] for d in ("n", *self.walked)), start=self.n * math.prod(self.out))
+            return self.flops(sizes) * (1 + GATHERING[kernel] / sizes[self.vectored]) * (1 + PACKING.get(kernel, 0) / positions)
         count, lanes = (sizes[self.vectored], 8) if self.groups == 1 else (sizes["g"], 16)
         return self.flops(sizes) * (-(-count // lanes) * lanes / count)
 

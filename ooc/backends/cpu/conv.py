@@ -292,8 +292,8 @@ def _onednn_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
 
 
 def _why_not_winograd(op: Op) -> str | None:
-    if not isinstance(op, Convolution) or op.kind == "conv.wgrad":
-        return f"winograd: serves conv.fprop and conv.dgrad, not {op.kind}"
+    if not isinstance(op, Convolution):
+        return f"winograd: serves convolutions, not {op.kind}"
     if op.taps[-2:] != (3, 3) or max(op.stride) > 1 or max(op.dilation[-2:]) > 1:
         return "winograd: taps are 3 x 3 on the last two axes, without stride or dilation"
     if min(op.c, op.k) // op.groups < LEAST_TURNED:
@@ -302,7 +302,7 @@ def _why_not_winograd(op: Op) -> str | None:
 
 
 def _winograd_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
-    """Turned inputs, products and some turned filters of a run of squares, for every thread."""
+    """Turned inputs, products and some turned filters or gradients of a run of squares, for every thread."""
     tile = sum(o.block_bytes(sizes) for o in (*op.inputs[:2], op.outputs[0]))
     return threads * np.clip(tile // (4 * threads), LEAST_SQUARES, MOST_SQUARES)
 

@@ -1,7 +1,7 @@
 """The kernel families of the CPU backend, best first; the last always answers.
 
 `fft`       convolution of many taps at stride 1 by Fourier transforms of blocks, half types through f32; rounds exact numbers
-`winograd`  f32 convolution of 3 x 3 taps at stride 1 with fewer multiplications, half types through f32
+`winograd`  f32 convolution of 3 x 3 taps at stride 1, all passes, with fewer multiplications, half types through f32
 `onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
 `native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
             do not fit the budget
