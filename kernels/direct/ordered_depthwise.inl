@@ -7,7 +7,6 @@ struct Term {
   Range q;
 };
 
-constexpr int LQ = 4;         // columns per register block
 constexpr i64 LANE_ROWS = 8;  // output rows of a job, for which weights are collected once
 
 // An output row of some channels.
@@ -20,34 +19,39 @@ struct LaneRow {
   bool fresh;     // sums begin at 0, not at the old values
 };
 
-// Columns of one output row, a chain for each channel over the terms.
+// Q columns of an output row from column q on: a chain for each channel over the terms.
+template <class T, bool whole, int Q>
+OOC_INLINE void lane_columns(const Term<T> *term, i64 terms, const LaneRow<T> &row, i64 q) {
+  typedef typename Vec<T>::type V;
+  const i64 lanes = whole ? Vec<T>::lanes : row.lanes, hop = row.hop, os = row.stride;
+  T *const out = row.out + q * os;
+  V s[Q];
+#pragma GCC unroll 8
+  for (int u = 0; u < Q; ++u) s[u] = row.fresh ? V{} : load_lanes(out + u * os, lanes);
+  for (const Term<T> *i = term; i < term + terms; ++i) {
+    const V w = *(const V *)i->w;
+    const T *in = i->in + q * hop;
+    if (whole && q >= i->q.lo && q + Q <= i->q.hi) {
+#pragma GCC unroll 8
+      for (int u = 0; u < Q; ++u) s[u] = fused(*(const V *)(in + u * hop), w, s[u]);
+    } else {
+#pragma GCC unroll 8
+      for (int u = 0; u < Q; ++u)
+        if (q + u >= i->q.lo && q + u < i->q.hi) s[u] = fused(load_lanes(in + u * hop, lanes), w, s[u]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int u = 0; u < Q; ++u) store_lanes(out + u * os, s[u], lanes);
+}
+
+// One output row: as many columns at a time as hide each other's latency, then those that are left.
 template <class T, bool whole>
 static void lane_row(const Term<T> *term, i64 terms, const LaneRow<T> &row) {
-  typedef typename Vec<T>::type V;
-  const i64 lanes = whole ? Vec<T>::lanes : row.lanes, hop = row.hop, os = row.stride, n = row.n;
-  const bool fresh = row.fresh;
-  T *const out = row.out;
-  for (i64 q = 0; q < n; q += LQ) {
-    const i64 some = imin(LQ, n - q);
-    V s[LQ];
-#pragma GCC unroll 4
-    for (int u = 0; u < LQ; ++u) s[u] = fresh || u >= some ? V{} : load_lanes(out + (q + u) * os, lanes);
-    for (const Term<T> *i = term; i < term + terms; ++i) {
-      const V w = *(const V *)i->w;
-      const T *in = i->in + q * hop;
-      if (whole && q >= i->q.lo && q + LQ <= i->q.hi) {
-#pragma GCC unroll 4
-        for (int u = 0; u < LQ; ++u) s[u] = fused(*(const V *)(in + u * hop), w, s[u]);
-      } else {
-#pragma GCC unroll 4
-        for (int u = 0; u < LQ; ++u)
-          if (q + u >= i->q.lo && q + u < i->q.hi) s[u] = fused(load_lanes(in + u * hop, lanes), w, s[u]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int u = 0; u < LQ; ++u)
-      if (u < some) store_lanes(out + (q + u) * os, s[u], lanes);
-  }
+  i64 q = 0;
+  for (; q + 8 <= row.n; q += 8) lane_columns<T, whole, 8>(term, terms, row, q);
+  if (q + 4 <= row.n) lane_columns<T, whole, 4>(term, terms, row, q), q += 4;
+  if (q + 2 <= row.n) lane_columns<T, whole, 2>(term, terms, row, q), q += 2;
+  if (q < row.n) lane_columns<T, whole, 1>(term, terms, row, q);
 }
 
 // Output rows [row0, row1) of the channels [ch, ch + lanes).

@@ -1,8 +1,8 @@
 // Ordered loops of depthwise convolutions with positions innermost: boxes of some channels are turned, channels innermost, and
 // go to the loops of ordered_depthwise.inl, which skip what is absent.
 
-constexpr i64 TURNED = 1536;  // vectors of what a box meets, on the stack
-constexpr i64 MADE = 256;     // and of the box
+constexpr i64 TURNED = 1280;  // vectors of what a box meets, on the stack
+constexpr i64 MADE = 512;     // and of the box
 constexpr i64 TURN_RUN = 32;  // columns of a box that is cut across
 
 template <class T>
