@@ -12,15 +12,17 @@ from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always,
 from ooc.backends.gpu_workspace import (
     beside_bytes,
     cudnn_bytes,
+    fft_bytes,
     in_order,
     parts_of,
     products_bytes,
     shared_bytes,
+    why_not_fft,
     why_not_products,
 )
 from ooc.backends.host import HostBackend
 from ooc.errors import ArgumentError
-from ooc.ir.op import Block, Op
+from ooc.ir.op import Block, Op, aligned
 from ooc.ir.region import Sizes, Tile
 
 
@@ -41,12 +43,13 @@ def _cudnn(algorithms: Algorithms) -> Family:
 BLAS = ("cublas", "cublas_tf32")  # products and attention, without TF32 and with it
 FAMILIES = {
     "null": Family(always, no_workspace, _prepare, ordered=ever),
+    "cufft": Family(why_not_fft, lambda op, sizes, means: sum(map(aligned, fft_bytes(op, sizes))), _prepare, rounds=True),
     **{name: _cudnn(algorithms) for name, (algorithms, _) in (EXACT | ROUNDED).items()},
     **dict.fromkeys(BLAS, Family(why_not_products, lambda op, sizes, means: products_bytes(op, sizes), _prepare)),
     "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare, ordered=in_order),
     "plain": Family(always, no_workspace, _prepare, ordered=ever),
 }
-GPU_KERNELS = (*EXACT, BLAS[0], "cuda", "plain")  # what stands for a GPU offers, without TF32
+GPU_KERNELS = ("cufft", *EXACT, BLAS[0], "cuda", "plain")  # what stands for a GPU offers, without TF32
 
 
 class NullBackend(FamilyBackend, HostBackend):
@@ -54,7 +57,7 @@ class NullBackend(FamilyBackend, HostBackend):
 
     kernels: what it offers, best first; the last serves every op. `null` needs no workspace and stands for the fastest kernel
     of a calibration. The others are those of the CUDA backend, each with the workspace that it has there while cuDNN's
-    algorithms are not measured: `cudnn_winograd`, `cudnn_fft`, `cudnn` (as much as the tile), `cudnn_lean` (none but for
+    algorithms are not measured: `cufft`; `cudnn_winograd`, `cudnn_fft`, `cudnn` (as much as the tile), `cudnn_lean` (none but for
     padding), with TF32 `cudnn_tf32` and `cudnn_tf32_lean`; `cublas` and `cublas_tf32`; `cuda` and `plain`.
     """
 

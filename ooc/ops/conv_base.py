@@ -68,8 +68,8 @@ class Convolution(SpatialOp):
 
     def effort(self, sizes: Sizes, kernel: str = "") -> Any:
         """Operations of a tile with what is wasted: by half empty vectors of channels, or of groups of one channel each; by
-        gathering columns for a few channels, and packing filters for a few positions. Those of transforms by the kernel `fft`."""
-        if kernel == transforms.KERNEL:
+        gathering columns for a few channels, and packing filters for a few positions. Those of transforms by their kernels."""
+        if kernel in transforms.KERNELS:
             return transforms.effort(self, sizes)
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
@@ -80,7 +80,7 @@ class Convolution(SpatialOp):
         return self.flops(sizes) * (-(-count // lanes) * lanes / count)
 
     def preparation(self, kernel: str) -> float:
-        return self._turning if kernel == transforms.KERNEL and self.fixed else 0.0
+        return self._turning if kernel in transforms.KERNELS and self.fixed else 0.0
 
     @cached_property
     def _turning(self) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from ooc.ir.op import ITEM_BYTES, compute_dtype
 from ooc.ir.region import Sizes
 
-KERNEL = "fft"  # the name of kernels that convolve so, on any backend
+KERNELS = ("fft", "cufft")  # that convolve so
 LINE_BYTES = 64  # of the real parts of neighbouring frequencies, which are multiplied together
 EACH, DOUBLING, PRODUCT = (
     20,

@@ -33,6 +33,13 @@ CONVS = (
     "n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1",
     "n=64 c=256 h=56 w=56 k=256 r=1 s=1",
 )
+MANY_TAPS = (
+    "n=1 c=16 h=512 w=512 k=16 r=31 s=31 pad=15",
+    "n=1 c=1 h=2048 w=2048 k=1 r=127 s=127 pad=63",
+    "n=1 c=4 w=4194304 k=4 s=2001 pad=1000",
+    "n=1 c=2 h=40 w=40 k=2 r=13 s=13 pad=6",
+    "n=2 c=32 h=256 w=256 k=32 r=45 s=45 pad=22",
+)
 OWN_CONVS = (
     "n=1 c=64 h=56 w=56 k=64 r=3 s=3 pad=1",
     "n=1 c=16 h=12 w=12 k=16 r=3 s=3 pad=1",
@@ -141,18 +148,24 @@ def _convolutions(both: list[CudaBench], computes: dict[str, Any]) -> None:
         for family in (f for f in bench.backend.families if f not in done and not f.startswith("cublas")):
             done.add(family)
             refused = [
-                bench.backend.why_not(parse(f"conv.fprop {CONVS[0]} dtype={dtype}")).get(family) for dtype in ("f32", "f16")
+                bench.backend.why_not(parse(f"conv.fprop {_shapes(family)[0]} dtype={dtype}")).get(family)
+                for dtype in ("f32", "f16")
             ]
             bench.say(f"kernels: {family}" + (f" left out: {refused[0]}" if all(refused) else ""))
             if not all(refused):
                 _family(bench, family, computes)
 
 
+def _shapes(family: str) -> tuple[str, ...]:
+    """The convolutions by which a family is measured."""
+    return OWN_CONVS if family in OWN else MANY_TAPS if family == "cufft" else CONVS
+
+
 def _family(bench: CudaBench, family: str, computes: dict[str, Any]) -> None:
     ours, single = family in OWN, family not in EXACT
     dtypes = ("f32",) if single else ("f32", "f64", "f16") if ours else ("f32", "f64", "f16", "bf16")
     for kind, dtype in itertools.product(KINDS, dtypes):
-        entry = bench.entry(kind, OWN_CONVS if ours else CONVS, dtype, family)
+        entry = bench.entry(kind, _shapes(family), dtype, family)
         if entry:
             computes[f"{kind}/{dtype}/{family}"] = entry
     if ours:

@@ -22,6 +22,7 @@ import numpy as np
 from emulated import HostLauncher
 from stand_in_blas import StandInBlas
 from stand_in_cudnn import stand_in
+from stand_in_fft import StandInFft
 
 from ooc.backends.cuda.backend import CudaBackend
 from ooc.backends.device_array import at, device_array, host_array
@@ -285,6 +286,11 @@ class EmulatedDriver:
         if self.make_cudnn is None:
             raise UnsupportedError("cublas: the emulated device has none")
         return StandInBlas(self, stream)
+
+    def fft(self, stream: int) -> Any:
+        if self.make_cudnn is None:
+            raise UnsupportedError("cufft: the emulated device has none")
+        return StandInFft(self, stream)
 
     def work(self, what: str, stream: int, work: Callable[[], None]) -> None:
         """Have a library's work done on a stream, by this thread's own hands."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc.backends.cuda.blas import TYPES, Product
+from ooc.backends.cuda.blas import AS_IT_IS, CONJUGATED, TYPES, Product
 from ooc.backends.device_array import host_array
 from ooc.ir.op import numpy_dtype
 
@@ -32,15 +32,18 @@ class StandInBlas:
             assert ld >= max(1, columns if turned else rows), "CUBLAS_STATUS_INVALID_VALUE: a leading dimension"
             assert dtype in TYPES
         assert p.first[1] == p.second[1], "CUBLAS_STATUS_NOT_SUPPORTED: factors of two types"
-        assert p.result[1] in (p.first[1], "f32" if p.first[1] != "f64" else "f64"), (
-            "CUBLAS_STATUS_NOT_SUPPORTED: the result's type"
-        )
+        wide = p.first[1] if p.first[1] in ("f64", *COMPLEX) else "f32"
+        assert p.result[1] in (p.first[1], wide), "CUBLAS_STATUS_NOT_SUPPORTED: the result's type"
+        assert p.matrices <= 65535, "more matrices than a grid has layers"
+
+
+COMPLEX = {"c64": np.dtype(np.complex64), "c128": np.dtype(np.complex128)}
 
 
 def matrices(of: tuple[int, str, int, int], rows: int, columns: int, count: int) -> Any:
     """Matrices whose columns lie one after the other."""
     address, name, ld, step = of
-    dtype = numpy_dtype(name)
+    dtype = COMPLEX.get(name) or numpy_dtype(name)
     strides = tuple(dtype.itemsize * s for s in (step, 1, ld))
     return host_array(address, (count, rows, columns), dtype, strides)
 
@@ -48,9 +51,16 @@ def matrices(of: tuple[int, str, int, int], rows: int, columns: int, count: int)
 def compute(p: Product) -> None:
     """The product."""
     m, n, k = p.extents
-    a = matrices(p.first, *((k, m) if p.turned[0] else (m, k)), p.matrices).astype(np.float64)
-    b = matrices(p.second, *((n, k) if p.turned[1] else (k, n)), p.matrices).astype(np.float64)
+    a = factor(matrices(p.first, *((k, m) if p.turned[0] else (m, k)), p.matrices), p.turned[0])
+    b = factor(matrices(p.second, *((n, k) if p.turned[1] else (k, n)), p.matrices), p.turned[1])
     y = matrices(p.result, m, n, p.matrices)
     with np.errstate(all="ignore"):
-        total = (a.swapaxes(1, 2) if p.turned[0] else a) @ (b.swapaxes(1, 2) if p.turned[1] else b) * p.alpha
-        y[...] = (total + y.astype(np.float64) * p.beta if p.beta else total).astype(y.dtype)
+        total = a @ b * p.alpha
+        y[...] = (total + y.astype(total.dtype) * p.beta if p.beta else total).astype(y.dtype)
+
+
+def factor(matrices: Any, how: int) -> Any:
+    """In double precision, turned and conjugated as cuBLAS is told."""
+    wide = matrices.astype(np.complex128 if matrices.dtype.kind == "c" else np.float64)
+    turned = wide if how == AS_IT_IS else wide.swapaxes(1, 2)
+    return turned.conj() if how == CONJUGATED else turned

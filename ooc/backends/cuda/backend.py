@@ -19,6 +19,7 @@ from ooc.backends.cpu.backend import default_threads
 from ooc.backends.cuda.conv import cudnn_family
 from ooc.backends.cuda.copy import rows
 from ooc.backends.cuda.driver import CupyDriver, Driver
+from ooc.backends.cuda.fft import CUFFT
 from ooc.backends.cuda.kernels import move, own_kernel
 from ooc.backends.cuda.products import blas_family
 from ooc.backends.cuda.streams import LaneStreams
@@ -52,7 +53,7 @@ OWN = {
 }
 # Without TF32 and with it.
 EXACT, ROUNDED = (
-    {name: cudnn_family(*how) for name, how in classes.items()} | {blas: blas_family("tf32" in blas)} | OWN
+    {"cufft": CUFFT} | {name: cudnn_family(*how) for name, how in classes.items()} | {blas: blas_family("tf32" in blas)} | OWN
     for classes, blas in ((algorithms.EXACT, "cublas"), (algorithms.ROUNDED, "cublas_tf32"))
 )
 
@@ -84,9 +85,9 @@ class CudaBackend(FamilyBackend, LaneStreams):
     tf32: whether f32 convolutions may round their factors to TF32. threads: for staging copies. repeatable: whether cuDNN
     computes with those algorithms alone that give the same bits each time, and which measurements do not choose.
 
-    Families of kernels: `cudnn...` convolutions by cuDNN, one for each class of its algorithms; `cublas...` products of matrices
-    and attention by cuBLAS; `cuda` everything by our own kernels; `plain` the same with sums in an order that does not depend on
-    the tiling.
+    Families of kernels: `cufft` convolutions of many taps by cuFFT and cuBLAS; `cudnn...` convolutions by cuDNN, one for each
+    class of its algorithms; `cublas...` products of matrices and attention by cuBLAS; `cuda` everything by our own kernels;
+    `plain` the same with sums in an order that does not depend on the tiling.
     """
 
     name = "cuda"
@@ -112,6 +113,7 @@ class CudaBackend(FamilyBackend, LaneStreams):
         self.index = self.driver.index
         self._cudnn: Any = None
         self._blas: Any = None
+        self._fft: Any = None
         self._opening, self._told = threading.Lock(), Cache[bool](TOLD)
         self._memory, self._process = Spare(math.inf, {"staging": RING}), os.getpid()
 
@@ -256,6 +258,14 @@ class CudaBackend(FamilyBackend, LaneStreams):
             return self._blas
 
     @property
+    def fft(self) -> Any:
+        """cuFFT on this device. Raises UnsupportedError where it is missing."""
+        with self._opening:
+            if self._fft is None:
+                self._fft = self.driver.fft(self.streams["compute"])
+            return self._fft
+
+    @property
     def own_bytes(self) -> int:
         """What cuDNN took of the device for itself, and cuBLAS where something asked for it."""
         mine = 0 if self._blas is None else int(self._blas.own_bytes)
@@ -265,11 +275,11 @@ class CudaBackend(FamilyBackend, LaneStreams):
 
     def why_not(self, op: Op) -> dict[str, str]:
         reasons = super().why_not(op)
-        for library in ("cudnn", "cublas"):
+        for library, needed in (("cudnn", ("cudnn",)), ("cublas", ("blas",)), ("cufft", ("fft", "blas"))):
             served = [name for name in self.families if name.startswith(library) and name not in reasons]
             try:
-                if served:
-                    self.cudnn if library == "cudnn" else self.blas  # noqa: B018
+                for name in needed if served else ():
+                    getattr(self, name)
             except UnsupportedError as error:
                 reasons |= dict.fromkeys(served, str(error))
         return reasons

@@ -11,9 +11,12 @@ from ooc.backends.device_array import at
 from ooc.errors import UnsupportedError
 from ooc.ir.op import dtype_name
 
-# cudaDataType of each type, and cublasComputeType of a sum in f64, in f32, and of factors rounded to TF32.
-TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+# cudaDataType of each type, cublasOperation_t, and cublasComputeType of a sum in f64, in f32, and of factors rounded to TF32.
+TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14, "c64": 4, "c128": 5}
+AS_IT_IS, TURNED, CONJUGATED = range(3)  # the last is turned, too
 IN_F64, IN_F32, IN_TF32 = 70, 68, 77
+# Of factors and sums of results of these types.
+SUMS: dict[str, tuple[Any, int]] = {"f64": (np.float64, IN_F64), "c64": (np.complex64, IN_F32), "c128": (np.complex128, IN_F64)}
 USUAL = -1  # CUBLAS_GEMM_DEFAULT
 MOST = 2**31  # from here on an extent or a distance between rows is refused
 
@@ -22,7 +25,7 @@ class Product(NamedTuple):
     """A call of cublasGemmStridedBatchedEx, which counts rows and columns the other way round: of y^T = b^T a^T. Addresses,
     distances between rows and between matrices in elements."""
 
-    turned: tuple[bool, bool]
+    turned: tuple[int, int]
     extents: tuple[int, int, int]
     alpha: float
     first: tuple[int, str, int, int]
@@ -47,15 +50,15 @@ class CupyBlas:
 
     def run(self, product: Product) -> None:
         """Compute a product; the call returns before it is done."""
-        p, exact = product, product.result[1] == "f64"
-        kind = np.float64 if exact else np.float32
+        p = product
+        kind, how = SUMS.get(p.result[1], (np.float32, IN_TF32 if p.tf32 else IN_F32))
         alpha, beta = np.array(p.alpha, kind), np.array(p.beta, kind)  # read before the call returns
         (a, a_type, a_rows, a_step), (b, b_type, b_rows, b_step), (y, y_type, y_rows, y_step) = p.first, p.second, p.result
         with self.on(self.stream):  # CuPy has cuBLAS work on its current stream, whatever a handle was told before
             self.cublas.gemmStridedBatchedEx(
-                self.handle, int(p.turned[0]), int(p.turned[1]), *p.extents, alpha.ctypes.data, a, TYPES[a_type], a_rows, a_step,
+                self.handle, *map(int, p.turned), *p.extents, alpha.ctypes.data, a, TYPES[a_type], a_rows, a_step,
                 b, TYPES[b_type], b_rows, b_step, beta.ctypes.data, y, TYPES[y_type], y_rows, y_step, p.matrices,
-                IN_F64 if exact else IN_TF32 if p.tf32 else IN_F32, USUAL,
+                how, USUAL,
             )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ algorithm is tried, and in the end our own kernels, of which the report and one 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from ooc.backends.algorithms import Algorithms, algorithm_bytes, tiles_of
 from ooc.backends.base import Kernel
 from ooc.backends.conv_call import ConvCall, HalfConv
 from ooc.backends.cuda.geometry import CudnnPass, Extents, Geometry, Images, Room, Shape, base_of, five, shapes_of
-from ooc.backends.cuda.kernels import own_kernel
+from ooc.backends.cuda.kernels import Ending, own_kernel, tell_slow
 from ooc.backends.device_array import at, device_array
 from ooc.backends.families import Family, Names
 from ooc.backends.gpu_workspace import GOOD, beside_bytes, cudnn_bytes, detour_bytes, half_way
@@ -25,7 +24,7 @@ from ooc.backends.views import dense_strides
 from ooc.errors import BackendError, UnsupportedError
 from ooc.ir.op import Block, Op, aligned, numpy_dtype
 from ooc.ir.region import Sizes, Span, Tile, extents
-from ooc.ops import Convolution, Pointwise
+from ooc.ops import Convolution
 
 ROLE_OF = {"fprop": (0, 1, 2), "dgrad": (1, 2, 0), "wgrad": (0, 2, 1)}  # of x w y: cuDNN's first, second and result
 
@@ -61,10 +60,7 @@ class CudnnConv(ConvCall):
         super().__init__(op)
         self.backend, self.how, self.workspace = backend, how, workspace
         self.algorithms, self.needed, self.tiles, self.ran = algorithms, needed, tiles, dict[str, int]()
-        self.own = own_kernel(op, backend)
-        n, k, *extent = op.outputs[0].shape
-        end = Pointwise(n, k, tuple(extent), op.bias, op.act, op.coef, dtype=op.dtype, layout=op.layout)
-        self.end, self.end_dims = own_kernel(end, backend), tuple(end.dims)
+        self.own, self.ending = own_kernel(op, backend), Ending(op, backend)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -89,8 +85,8 @@ class CudnnConv(ConvCall):
             self._fall_back(ran, tile, blocks, first, last)
             return
         self._count(f"cudnn {ran}")
-        if last and (op.bias or op.act != "identity"):
-            self._finish(arrays[self.roles.index(self.made)], tile, blocks)
+        if last:
+            self.ending(arrays[self.roles.index(self.made)], tile, blocks)
 
     def _count(self, what: str) -> None:
         self.ran[what] = self.ran.get(what, 0) + 1
@@ -98,9 +94,7 @@ class CudnnConv(ConvCall):
     def _fall_back(self, reason: str, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Compute a tile by our own kernel; the first time, tell why."""
         self._count("cuda")
-        if self.backend.tells_once((self.op, reason)):
-            text = f"{self.op}: computed by a kernel of ooc's own, many times slower than cuDNN, for some tiles: {reason}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        tell_slow(self.backend, self.op, "cuDNN", reason)
         self.own(tile, blocks, first, last)
 
     def _prepare(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> _Known | str:
@@ -161,12 +155,6 @@ class CudnnConv(ConvCall):
                 for part, of in zip(parts, room.parts, strict=True):
                     self.backend.copy("compute", five(arrays[target])[of.of], part)
         return int(algorithm)
-
-    def _finish(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
-        """The result of a complete sum: bias and activation, by our own kernel, which lets NaN pass."""
-        region = self.op.outputs[0].region(tile)
-        operands = {"x": Block(total, region), "y": blocks[self.made], **({"b": blocks["b"]} if self.op.bias else {})}
-        self.end(dict(zip(self.end_dims, region, strict=True)), operands, True, True)
 
 
 # ---- what the family says of itself

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ooc.backends.cuda.blas import CupyBlas
 from ooc.backends.cuda.code import machine_code
 from ooc.backends.cuda.cudnn import cudnn_reason, open_cudnn
+from ooc.backends.cuda.cufft import CupyFft
 from ooc.backends.cuda.source import part_of
 from ooc.backends.cuda.tuning import TunedCudnn
 from ooc.errors import BackendError, UnsupportedError
@@ -90,6 +91,9 @@ class Driver(Protocol):
 
     def blas(self, stream: int) -> Any:
         """cuBLAS for this device, computing on a stream. Raises UnsupportedError where there is none."""
+
+    def fft(self, stream: int) -> Any:
+        """cuFFT for this device, computing on a stream. Raises UnsupportedError where there is none."""
 
 
 class _Extent(ctypes.Structure):
@@ -258,3 +262,10 @@ class CupyDriver:
                 return CupyBlas(stream, self.available)
             except Exception as error:  # the library is missing, or of another CUDA version
                 raise UnsupportedError(f"cublas: {error}") from error
+
+    def fft(self, stream: int) -> Any:
+        with self.current():
+            try:
+                return CupyFft(stream)
+            except Exception as error:  # the library is missing, or of another CUDA version
+                raise UnsupportedError(f"cufft: {error}") from error

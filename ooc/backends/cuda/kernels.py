@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from ooc.backends.cuda.recipes import RECIPES
 from ooc.backends.gpu_workspace import SHARED
 from ooc.ir.op import ITEM_BYTES, Block, Op, crop
 from ooc.ir.region import Span, Tile, extents
+from ooc.ops import Convolution
 
 GROUPED = 64  # parts of a sum that one thread joins
 BLOCK = 8  # channels of a position that one thread of a blocked convolution computes (BLOCKED in kernels/device/convolution.cu)
@@ -142,6 +144,31 @@ def _copying(op: ops.Concat | ops.Permute | ops.Spread, launcher: Launcher) -> K
                 move(launcher, "copy_block", op.dtype, target, source, target.itemsize)
 
     return kernel
+
+
+class Ending:
+    """What follows on a complete sum of a convolution: bias and activation, by our own kernel, which lets NaN pass."""
+
+    def __init__(self, op: Convolution, backend: Launcher) -> None:
+        self.op, (n, k, *extent) = op, op.outputs[0].shape
+        end = ops.Pointwise(n, k, tuple(extent), op.bias, op.act, op.coef, dtype=op.dtype, layout=op.layout)
+        self.kernel, self.dims = own_kernel(end, backend), tuple(end.dims)
+        self.nothing = not op.bias and op.act == "identity"
+
+    def __call__(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
+        if self.nothing:
+            return
+        made = self.op.outputs[0]
+        region = made.region(tile)
+        operands = {"x": Block(total, region), "y": blocks[made.name], **({"b": blocks["b"]} if self.op.bias else {})}
+        self.kernel(dict(zip(self.dims, region, strict=True)), operands, True, True)
+
+
+def tell_slow(backend: Any, op: Op, library: str, reason: str) -> None:
+    """Warn, once for each reason, of tiles that a library does not compute."""
+    if backend.tells_once((op, reason)):
+        text = f"{op}: computed by a kernel of ooc's own, many times slower than {library}, for some tiles: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 BLANK = np.zeros((), ARGS).tobytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import threading
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,11 @@ import pytest
 from cases import data, is_exact, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
+from cpu_kernels import in_one_tile
 from cuda_calls import CALLS, Kinds, called, small_integers, stays_on_the_device
 from cuda_running import LARGE, Held, assert_nearly_right, device_of, execute, overlapping, under_budget
 from cudnn_beside import ACROSS_CHANNELS, BY_CHANNELS, SOFTMAX, RealCudnn, real_cudnn, scalar
+from many_taps import PASSES, SHAPES, apart, numbers, op_of
 
 import ooc
 from ooc.backends.algorithms import REFUSED
@@ -263,6 +266,22 @@ def test_every_family_computes_tiles_that_repeat(line: str, kernel: str) -> None
                     workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
     got = execute(plan, arrays, backend, None, backend.copy_to, backend.fetched)
     assert_nearly_right(op, got, arrays, backend, kernel, str(plan), backend.copy_to, backend.fetched)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("which", PASSES)
+def test_every_family_of_many_taps(which: str, shape: str) -> None:
+    """By cuFFT, within the room that is planned: no tile falls to our own kernel."""
+    op, backend = op_of(which, shape, "f64"), card()
+    arrays, sizes = numbers(op), op.legal({d: -(-e // 2) for d, e in op.dims.items()})
+    offer = next(o for o in backend.offers(op) if o.name == "cufft")
+    plan = ooc.Plan(op, tuple(sizes.items()), tuple(op.dims), 2, (), True, False, kernel="cufft",
+                    workspace_bytes=int(offer.workspace(sizes)))  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        got = execute(plan, arrays, backend, None, backend.copy_to, backend.fetched)
+    exact = in_one_tile(op, "plain", arrays)
+    assert apart(got[op.outputs[0].name], exact) < 1e-12
 
 
 # ---- budgets -----------------------------------------------------------------------------------

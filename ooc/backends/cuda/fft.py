@@ -1,0 +1,305 @@
+"""Convolutions by cuFFT and cuBLAS (overlap-save): filters of many taps at stride 1.
+
+A tile is cut into blocks of outputs (ops/transforms.py). Their inputs are copied with zeros around them and transformed, some
+blocks at a time; for each frequency a product sums over channels, or over blocks for the gradient of filters; and of what comes
+back the outputs are taken. Spectra of filters stay in the workspace while their block does. Axes along which filters have one tap
+are not transformed: each of their positions is a block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ooc.backends.base import Kernel
+from ooc.backends.conv_call import ConvCall
+from ooc.backends.cuda.blas import AS_IT_IS, CONJUGATED, Product
+from ooc.backends.cuda.cufft import Execute, Transforms
+from ooc.backends.cuda.kernels import Ending, move, own_kernel, tell_slow
+from ooc.backends.device_array import at
+from ooc.backends.families import Family
+from ooc.backends.gpu_workspace import fft_bytes, fft_units, why_not_fft
+from ooc.backends.views import Pieces, dense
+from ooc.errors import UnsupportedError
+from ooc.ir.op import Block, Op, aligned, numpy_dtype
+from ooc.ir.region import Sizes, Tile
+from ooc.ops import Convolution
+from ooc.ops.transforms import segments
+
+SPECTRA = {"f32": ("c64", 8), "f64": ("c128", 16)}  # their type, and bytes of a number
+MOST_MATRICES = 65535  # of a call of cuBLAS: a grid has no more layers
+
+
+class Walk(NamedTuple):
+    """An axis of a tile.
+
+    Fields:
+        outputs: that are walked over.
+        length: of a segment.
+        step: outputs of a block.
+        begin: of the first segment, in the tensor that is met.
+        offset: of a block's outputs in its segment.
+        short: whether it is not transformed.
+    """
+
+    outputs: int
+    length: int
+    step: int
+    begin: int
+    offset: int
+    short: bool
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.outputs // self.step)
+
+    def met(self, block: int, extent: int) -> tuple[slice, slice]:
+        """What of a segment lies in the tensor, and where in it."""
+        begin = self.begin + block * self.step
+        lo = min(max(begin, 0), extent)
+        hi = max(lo, min(begin + self.length, extent))
+        return slice(lo - begin, hi - begin), slice(lo, hi)
+
+    def walked(self, block: int, offset: int) -> tuple[slice, slice]:
+        """The outputs of a block: where they are in its segment, behind `offset` numbers, and in the tensor."""
+        begin = block * self.step
+        end = min(begin + self.step, self.outputs)
+        return slice(offset, offset + end - begin), slice(begin, end)
+
+
+class Room(NamedTuple):
+    """The memory of a kernel: numbers that come and go, spectra of what is met, of what is walked over, and of filters; and
+    what cuFFT works in."""
+
+    numbers: Any
+    met: Any
+    walked: Any
+    filters: Any
+    work: Any
+
+
+class Tensors(NamedTuple):
+    """A tile: what is met, what is walked over, both n, g, channels, extent; and filters, k, c, taps."""
+
+    met: Any
+    walked: Any
+    filters: Any
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Of a group: met and walked over."""
+        return self.met.shape[2], self.walked.shape[2]
+
+
+class CufftConv(ConvCall):
+    """A convolution by transforms, or by our own kernel where cuFFT refuses them. ran: tiles by what computed them."""
+
+    def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, backend: Any) -> None:
+        super().__init__(op)
+        self.backend, self.own, self.ending = backend, own_kernel(op, backend), Ending(op, backend)
+        self.lengths, self.most_units = tuple(int(n) for n in segments(op, sizes).lengths), int(fft_units(op, sizes))
+        pieces = Pieces(workspace)
+        self.room = Room(*(pieces.take(int(aligned(n))) for n in fft_bytes(op, sizes)))
+        self.spectra: Any = None  # the stamp of those that are there
+        self.ran: dict[str, int] = {}
+
+    def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
+        arrays, pad, groups, stamp = self.arguments(tile, blocks)
+        ran = "cuda"
+        if not self.op.empty(tile) and all(a.size for a in arrays):
+            try:
+                self._compute(self._tensors(arrays, groups), pad, stamp, first)
+                ran = "cufft"
+            except UnsupportedError as error:  # before anything was written
+                tell_slow(self.backend, self.op, "cuFFT", str(error))
+        self.ran[ran] = self.ran.get(ran, 0) + 1
+        if ran == "cuda":
+            self.own(tile, blocks, first, last)
+        elif last:
+            self.ending(arrays[self.roles.index(self.made)], tile, blocks)
+
+    def _tensors(self, arrays: list[Any], groups: int) -> Tensors:
+        x, w, y = arrays
+        x, y = (a.reshape((a.shape[0], groups, a.shape[1] // groups, *a.shape[2:])) for a in (x, y))
+        return Tensors(y, x, w) if self.direction == "dgrad" else Tensors(x, y, w)
+
+    def _walks(self, walked: Any, pad: tuple[int, ...]) -> list[Walk]:
+        """The axes. pad: where what is met begins, seen from the first window."""
+        op, backward, walks = self.op, self.direction == "dgrad", []
+        along = zip(walked.shape[3:], self.lengths, op.taps, op.dilation, pad[-op.rank :], strict=True)
+        for outputs, length, taps, dilation, before in along:
+            more = (taps - 1) * dilation
+            begin, offset = (before - more, more) if backward else (-before, 0)
+            length, step = (length, length - more) if more else (outputs, outputs)
+            walks.append(Walk(outputs, length, step, begin, offset, not more))
+        return walks
+
+    def _compute(self, tensors: Tensors, pad: tuple[int, ...], stamp: int, first: bool) -> None:
+        """Raises UnsupportedError before anything is written."""
+        call = Segmented(self, tensors, self._walks(tensors.walked, pad), self.most_units)
+        if self.direction == "wgrad":
+            call.sum_blocks(first)
+            return
+        key = (stamp, tensors.filters.shape) if stamp else None
+        kept, self.spectra = key is not None and key == self.spectra, key
+        call.sum_channels(kept, first)
+
+
+class Segmented:
+    """A tile in segments, some at a time. Raises UnsupportedError where cuFFT refuses, before anything is written."""
+
+    def __init__(self, kernel: CufftConv, tensors: Tensors, walks: list[Walk], most_units: int) -> None:
+        self.kernel, self.backend, self.room = kernel, kernel.backend, kernel.room
+        self.tensors, self.walks, self.dtype = tensors, walks, kernel.op.dtype
+        ranges = (range(1 if a.short else a.blocks) for a in walks)
+        self.units = list(itertools.product(range(len(tensors.met)), *ranges))  # image, and block along each axis
+        self.at_once = min(most_units, len(self.units))
+        self.shorts = tuple(a.outputs for a in walks if a.short)
+        self.lengths = tuple(a.length for a in walks if not a.short)
+        self.groups, self.blocks = tensors.met.shape[1], self.at_once * math.prod(self.shorts)
+        k, c = tensors.filters.shape[:2]
+        met, walked, filters = (
+            Transforms(self.lengths, n, False, self.dtype)
+            for n in (*(self.groups * self.blocks * e for e in tensors.channels), k * c)
+        )
+        backward = kernel.direction == "wgrad"
+        self.forward = self._plan(met)
+        self.other = self._plan(walked._replace(backward=not backward))
+        self.of_filters = self._plan(filters._replace(backward=backward))
+        self.numbers, self.frequencies = met.numbers, met.frequencies
+
+    def _plan(self, transforms: Transforms) -> Execute:
+        known: dict[Any, Execute] = self.kernel.known
+        if transforms not in known:
+            known[transforms] = self.backend.fft.prepare(transforms, at(self.room.work), self.room.work.nbytes)
+        return known[transforms]
+
+    # ---- the passes
+
+    def sum_channels(self, kept: bool, first: bool) -> None:
+        """Results and gradients of inputs. kept: whether the spectra of filters are there."""
+        if not kept:
+            self._transform_filters()
+        for some in self._some():
+            self._transform_met(some)
+            self._multiply()
+            self.other(at(self.room.walked), at(self.room.numbers))
+            numbers = self._segments(self.tensors.channels[1])
+            for i, unit in enumerate(some):
+                here, there = zip(*(a.walked(b, a.offset) for a, b in zip(self.walks, unit[1:], strict=True)), strict=True)
+                self._store(self._part(self.tensors.walked, unit[0], there), self._inner(numbers, i, here), first)
+
+    def sum_blocks(self, first: bool) -> None:
+        """Gradients of filters."""
+        for j, some in enumerate(self._some()):
+            self._transform_met(some)
+            numbers = self._cleared(self.tensors.channels[1])
+            for i, unit in enumerate(some):
+                here, there = zip(*(a.walked(b, 0) for a, b in zip(self.walks, unit[1:], strict=True)), strict=True)
+                self._copy(self._inner(numbers, i, here), self._part(self.tensors.walked, unit[0], there))
+            self.other(at(self.room.numbers), at(self.room.walked))
+            self._multiply(add=j > 0)
+        self.of_filters(at(self.room.filters), at(self.room.numbers))
+        self._store(self._taps(self.tensors.filters), self._filters(), first)
+
+    def _some(self) -> Iterator[list[tuple[int, ...]]]:
+        for begin in range(0, len(self.units), self.at_once):
+            yield self.units[begin : begin + self.at_once]
+
+    def _transform_filters(self) -> None:
+        self.backend.clear(self.room.numbers)
+        self._copy(self._filters(), self._taps(self.tensors.filters))
+        self.of_filters(at(self.room.numbers), at(self.room.filters))
+
+    def _transform_met(self, some: list[tuple[int, ...]]) -> None:
+        numbers, tensor = self._cleared(self.tensors.channels[0]), self.tensors.met
+        for i, unit in enumerate(some):
+            along = zip(self.walks, unit[1:], tensor.shape[3:], strict=True)
+            here, there = zip(*(a.met(b, extent) for a, b, extent in along), strict=True)
+            self._copy(self._inner(numbers, i, here), self._part(tensor, unit[0], there))
+        self.forward(at(self.room.numbers), at(self.room.met))
+
+    def _multiply(self, add: bool = False) -> None:
+        """For each frequency and group a product, as cuBLAS counts rows and columns."""
+        met, walked = self.tensors.channels
+        room, blocks, direction = self.room, self.blocks, self.kernel.direction
+        of_met, of_walked = (room.met, met, blocks * met), (room.walked, walked, blocks * walked)
+        filters, factor = (room.filters, self.tensors.filters.shape[1], met * walked), 1 / self.numbers
+        if direction == "wgrad":
+            self._product((AS_IT_IS, CONJUGATED), (met, walked, blocks), factor, of_met, of_walked, filters, add)
+        else:
+            turned = (CONJUGATED if direction == "fprop" else AS_IT_IS, AS_IT_IS)
+            self._product(turned, (walked, blocks, met), factor, filters, of_met, of_walked, add)
+
+    def _product(
+        self, turned: tuple[int, int], extents: tuple[int, int, int], alpha: float, a: Any, b: Any, y: Any, add: bool
+    ) -> None:  # fmt: skip
+        name, item = SPECTRA[self.dtype]
+        count = self.frequencies * self.groups
+        for begin in range(0, count, MOST_MATRICES):
+            of = [(at(memory) + begin * apart * item, name, rows, apart) for memory, rows, apart in (a, b, y)]
+            matrices = min(MOST_MATRICES, count - begin)
+            self.backend.blas.run(Product(turned, extents, alpha, of[0], of[1], float(add), of[2], matrices, False))
+
+    # ---- views
+
+    def _segments(self, channels: int) -> Any:
+        """Numbers: group, unit, positions of short axes, channel, segment."""
+        shape = (self.groups, self.at_once, *self.shorts, channels, *self.lengths)
+        return dense(self.room.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
+
+    def _cleared(self, channels: int) -> Any:
+        numbers = self._segments(channels)
+        self.backend.clear(numbers)
+        return numbers
+
+    def _inner(self, numbers: Any, unit: int, here: Any) -> Any:
+        """A part of the segments of a unit."""
+        short = tuple(s for s, a in zip(here, self.walks, strict=True) if a.short)
+        long = tuple(s for s, a in zip(here, self.walks, strict=True) if not a.short)
+        return numbers[(slice(None), unit, *short, slice(None), *long)]
+
+    def _part(self, tensor: Any, image: int, there: Any) -> Any:
+        """A part of an image, its axes in the order of segments."""
+        part = tensor[(image, slice(None), slice(None), *there)]
+        short, long = ([i for i, a in enumerate(self.walks, 2) if a.short is kind] for kind in (True, False))
+        return part.transpose((0, *short, 1, *long))
+
+    def _filters(self) -> Any:
+        """Numbers at the taps of filters: k, c, taps."""
+        shape = (*self.tensors.filters.shape[:2], *self.lengths)
+        numbers = dense(self.room.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
+        op = self.kernel.op
+        taps = [slice(0, (n - 1) * d + 1, d) for n, d, a in zip(op.taps, op.dilation, self.walks, strict=True) if not a.short]
+        return numbers[(slice(None), slice(None), *taps)]
+
+    def _taps(self, filters: Any) -> Any:
+        """Filters without the axes along which they have one tap."""
+        return filters[(slice(None), slice(None), *(0 if a.short else slice(None) for a in self.walks))]
+
+    # ---- copies
+
+    def _copy(self, target: Any, source: Any) -> None:
+        if target.size:
+            self.backend.copy("compute", target, source)
+
+    def _store(self, target: Any, source: Any, first: bool) -> None:
+        """Results, added to what is there but in the first tile of a sum."""
+        if first:
+            self._copy(target, source)
+        else:
+            move(self.backend, "blend_block", self.dtype, target, source, 1)
+
+
+def _prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
+    assert isinstance(op, Convolution)
+    return CufftConv(op, sizes, workspace, backend)
+
+
+def _workspace(op: Op, sizes: Sizes, backend: Any) -> Any:
+    return sum(aligned(n) for n in fft_bytes(op, sizes))
+
+
+CUFFT = Family(why_not_fft, _workspace, _prepare, empty=True, rounds=True)

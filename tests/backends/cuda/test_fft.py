@@ -1,0 +1,110 @@
+"""Convolutions of many taps by cuFFT, of which NumPy stands in: right wherever a tile is cut, in the room that is planned."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from typing import Any
+
+import pytest
+from emulated_device import execute, plan_of
+from emulated_driver import EmulatedCuda, emulated
+from many_taps import PASSES, SHAPES, apart, numbers, op_of, widened
+from stand_in_fft import StandInFft
+
+from ooc.backends import gpu_workspace
+from ooc.backends.cuda import fft
+from ooc.backends.null import GPU_KERNELS, NullBackend
+from ooc.ir.op import Op
+from ooc.model.calibration import load_device
+from ooc.ops.descriptor import parse
+from ooc.runtime.device import Device
+from ooc.schedule.place import Place
+from tests.helpers.cpu_kernels import in_one_tile
+
+
+def by_cufft(op: Op, arrays: dict[str, Any], seed: int, cut: float = 1.0, backend: EmulatedCuda | None = None) -> Any:
+    """The result, of tiles that are cut along some dimensions."""
+    rng, backend = random.Random(seed), backend or emulated(seed, cudnn=True)
+    sizes = op.legal({d: rng.randint(math.ceil(e * cut), e) for d, e in op.dims.items()})
+    plan = plan_of(op, backend, sizes, "cufft", rng.choice((Place.DEVICE, Place.HOST)))
+    return execute(plan, arrays, backend, rng)[op.outputs[0].name]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("seed", range(2))
+def test_tiles_are_parts_of_the_whole(which: str, shape: str, seed: int) -> None:
+    """Cut along any dimension, with sums that are continued; no kernel falls back to another."""
+    op = op_of(which, shape, "f64")
+    arrays = numbers(op, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = by_cufft(op, arrays, seed, 1 / 3)
+    assert apart(result, in_one_tile(op, "plain", arrays)) < 1e-13
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_single_precision(which: str) -> None:
+    op, double = (op_of(which, SHAPES[0], dtype) for dtype in ("f32", "f64"))
+    arrays = numbers(op)
+    assert apart(by_cufft(op, arrays, 1), in_one_tile(double, "plain", widened(arrays))) < 1e-6
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("shape", SHAPES[2:7])
+def test_few_blocks_and_matrices_at_once(which: str, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as memory holds, the last ones fewer."""
+    monkeypatch.setattr(gpu_workspace, "FFT_AT_ONCE", 1000)
+    monkeypatch.setattr(fft, "MOST_MATRICES", 7)
+    op = op_of(which, shape, "f64")
+    arrays = numbers(op, 5)
+    assert apart(by_cufft(op, arrays, 5), in_one_tile(op, "plain", arrays)) < 1e-13
+
+
+def test_filters_are_transformed_once() -> None:
+    op = parse("conv.fprop n=6 c=2 h=30 w=30 k=3 r=13 s=13 dtype=f32")
+    backend, arrays = emulated(0, cudnn=True), numbers(op)
+    plan = plan_of(op, backend, {**op.dims, "n": 1}, "cufft", Place.HOST)
+    execute(plan, arrays, backend, random.Random(0))
+    library = backend.fft
+    assert len(library.prepared) == 3, "of inputs, of filters, and back"
+    assert sum(call.note == "fft" for call in backend.driver.log) == 1 + 2 * 6
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_where_cufft_wants_more_room_our_kernel_computes(which: str) -> None:
+    """And a warning tells."""
+    op, backend = op_of(which, SHAPES[0], "f64"), emulated(0, cudnn=True)
+    backend._fft = StandInFft(backend.driver, backend.streams["compute"], wants=40.0)
+    arrays = numbers(op)
+    with pytest.warns(RuntimeWarning, match="many times slower than cuFFT, for some tiles: cuFFT: wants"):
+        result = by_cufft(op, arrays, 0, backend=backend)
+    assert apart(result, in_one_tile(op, "plain", arrays)) < 1e-13
+
+
+def test_without_cufft_it_is_not_offered() -> None:
+    op = op_of("fprop", SHAPES[0], "f32")
+    assert "cufft" in emulated(0).why_not(op) and "cufft" not in emulated(0, cudnn=True).why_not(op)
+
+
+def test_what_it_serves() -> None:
+    for line, reason in (
+        ("pool.max n=1 k=1 h=4 w=4 window=2", "not pool.max"),
+        ("conv.fprop n=1 c=4 h=90 w=90 k=4 r=11 s=11", "128 taps"),
+        ("conv.fprop n=1 c=4 h=90 w=90 k=4 r=31 s=31 stride=2", "stride 1"),
+        ("conv.fprop n=1 c=4 h=90 w=90 k=4 r=31 s=31 dtype=f16", "not f16"),
+    ):
+        assert reason in (gpu_workspace.why_not_fft(parse(line)) or ""), line
+
+
+def test_planned_where_it_is_predicted_to_pay() -> None:
+    """For large filters; never where bits are promised."""
+    card = Device(NullBackend(kernels=GPU_KERNELS), load_device("h200"), None)
+    strict = Device(NullBackend(kernels=GPU_KERNELS), load_device("h200"), None, deterministic=True)
+    for line, served in (("r=255 s=255 pad=127", True), ("r=3 s=3 pad=1", False)):
+        op = parse(f"conv.fprop n=1 c=16 h=1024 w=1024 k=16 {line} dtype=f32")
+        places = {o.name: Place.HOST for o in op.operands}
+        assert ("cufft" in card.planner.plan(op, places).kernel) is served
+        assert strict.planner.plan(op, places, deterministic=True).kernel != "cufft"
