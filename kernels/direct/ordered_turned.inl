@@ -29,8 +29,8 @@ static void turn_line(T *to, T *from, i64 channel, i64 lanes, i64 n, i64 step) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
   i64 i = 0;
-  if (lanes == L && step == 1)
-    for (; i + L <= n; i += L) {
+  if (lanes == L && step == 1 && n >= L)
+    for (; i < n; i = i + 2 * L <= n || i + L == n ? i + L : n - L) {  // the last square overlaps the one before
       V v[L];
 #pragma GCC unroll 16
       for (int r = 0; r < L; ++r) v[r] = back ? *(const V *)(to + (i + r) * L) : *(const V *)(from + r * channel + i);
