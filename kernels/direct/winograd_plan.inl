@@ -7,9 +7,9 @@ constexpr i64 TURNED_ROWS = 32;     // output channels whose filters are turned 
 constexpr i64 MOST_SQUARES = 144;   // of a run: more do not pay
 
 struct WinogradPlan {
-  i64 run, kpart;     // squares and output channels of a job
+  i64 run, kpart;     // squares and output channels of a job, which has all runs of a weight gradient one after the other
   i64 rows;           // output channels whose filters are turned at a time
-  i64 runs, kparts;   // jobs of a group
+  i64 runs, kparts;   // runs of all squares, and parts of the output channels of a group
   i64 cpart, cparts;  // input channels of a job of a weight gradient
   i64 pitch;          // from a pair, or an output channel, to the next: a vector more than a run, so that rows may end beyond
   double cost;        // cycles

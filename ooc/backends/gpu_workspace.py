@@ -14,9 +14,8 @@ from ooc.backends.families import Family
 from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned, compute_dtype
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
-from ooc.ops.transforms import segments
+from ooc.ops.transforms import TAPS, segments
 
-FFT_TAPS = 128  # of a filter, below which cuFFT is not asked
 FFT_AT_ONCE = 1 << 25  # numbers that it transforms at once, in and out
 MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
 GOOD = 16  # bytes of which cuDNN's fast kernels want addresses to be multiples
@@ -79,34 +78,37 @@ def why_not_fft(op: Op) -> str | None:
     """Why cuFFT does not serve an op; None where it does."""
     if not isinstance(op, Convolution):
         return f"cufft: serves convolutions, not {op.kind}"
-    if max(op.stride) > 1 or math.prod(op.taps) < FFT_TAPS:
-        return f"cufft: serves filters of {FFT_TAPS} taps and more, at stride 1"
+    if max(op.stride) > 1:
+        return "cufft: transforms give all positions, at stride 1"
+    if math.prod(op.taps) < TAPS:
+        return f"cufft: serves filters of {TAPS} taps and more"
     return None if op.dtype in ("f32", "f64") else f"cufft: computes f32 and f64, not {op.dtype}"
 
 
-def _short(op: Convolution, sizes: Sizes) -> Any:
-    """Positions along the axes that are not transformed: as many transforms of each block along the others."""
-    return math.prod(sizes[d] for d, taps in zip(op.walked, op.taps, strict=True) if taps == 1)
-
-
-def fft_units(op: Op, sizes: Sizes) -> Any:
-    """How many blocks of a tile are transformed at once."""
+def fft_places(op: Op, sizes: Sizes) -> Any:
+    """At how many places of an image blocks are transformed at once, in all images."""
     assert isinstance(op, Convolution)
-    some, each = segments(op, sizes), _short(op, sizes) * sizes.get("g", 1) * (sizes["c"] + sizes["k"])
-    return np.minimum(some.blocks // _short(op, sizes), np.maximum(FFT_AT_ONCE // (some.numbers * each), 1))
+    some = segments(op, sizes, "cufft")
+    each = some.blocks // some.places * sizes.get("g", 1) * (sizes["c"] + sizes["k"])
+    return np.minimum(some.places, np.maximum(FFT_AT_ONCE // (some.numbers * each), 1))
 
 
 def fft_bytes(op: Op, sizes: Sizes) -> tuple[Any, ...]:
-    """Room for numbers; for spectra of what is met, of what is walked over, and of filters; and for cuFFT to work in, which
-    wants the bytes of some spectra once or twice."""
+    """Room for numbers; for spectra of what is met, of what is walked over, and of filters; and for cuFFT to work in: twice the
+    largest spectra, while no card has told."""
     assert isinstance(op, Convolution)
-    some, groups, item = segments(op, sizes), sizes.get("g", 1), ITEM_BYTES[op.dtype]
-    blocks = fft_units(op, sizes) * _short(op, sizes) * groups
+    some, groups, item = segments(op, sizes, "cufft"), sizes.get("g", 1), ITEM_BYTES[op.dtype]
+    blocks = fft_places(op, sizes) * (some.blocks // some.places) * groups
     met, walked = ("k", "c") if op.kind == "conv.dgrad" else ("c", "k")
     counts = blocks * sizes[met], blocks * sizes[walked], groups * sizes["c"] * sizes["k"]
     most, spectrum = np.maximum(np.maximum(counts[0], counts[1]), counts[2]), 2 * item * some.frequencies
-    filters = counts[2] * some.numbers + (counts[2] * some.numbers >= MOST) * REFUSED  # cuFFT counts no further
-    return np.maximum(most * some.numbers, filters) * item, *(n * spectrum for n in counts), 2 * most * spectrum
+    numbers = most * some.numbers
+    return (numbers + (numbers >= MOST) * REFUSED) * item, *(n * spectrum for n in counts), 2 * most * spectrum
+
+
+def fft_workspace(op: Op, sizes: Sizes, means: Any) -> Any:
+    """All of that."""
+    return sum(aligned(n) for n in fft_bytes(op, sizes))
 
 
 # ---- cuDNN

@@ -12,7 +12,7 @@ from ooc.backends.families import NOWHERE, Family, FamilyBackend, Names, always,
 from ooc.backends.gpu_workspace import (
     beside_bytes,
     cudnn_bytes,
-    fft_bytes,
+    fft_workspace,
     in_order,
     parts_of,
     products_bytes,
@@ -22,7 +22,7 @@ from ooc.backends.gpu_workspace import (
 )
 from ooc.backends.host import HostBackend
 from ooc.errors import ArgumentError
-from ooc.ir.op import Block, Op, aligned
+from ooc.ir.op import Block, Op
 from ooc.ir.region import Sizes, Tile
 
 
@@ -43,7 +43,7 @@ def _cudnn(algorithms: Algorithms) -> Family:
 BLAS = ("cublas", "cublas_tf32")  # products and attention, without TF32 and with it
 FAMILIES = {
     "null": Family(always, no_workspace, _prepare, ordered=ever),
-    "cufft": Family(why_not_fft, lambda op, sizes, means: sum(map(aligned, fft_bytes(op, sizes))), _prepare, rounds=True),
+    "cufft": Family(why_not_fft, fft_workspace, _prepare, rounds=True),
     **{name: _cudnn(algorithms) for name, (algorithms, _) in (EXACT | ROUNDED).items()},
     **dict.fromkeys(BLAS, Family(why_not_products, lambda op, sizes, means: products_bytes(op, sizes), _prepare)),
     "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare, ordered=in_order),

@@ -11,6 +11,7 @@ import numpy as np
 
 from ooc.cache import Cache
 from ooc.errors import brief
+from ooc.ops.transforms import KERNELS as TRANSFORMING
 from ooc.schedule.steps import Step
 from ooc.schedule.work import Moved, Work
 
@@ -179,7 +180,7 @@ class Model:
 
     def _near(self, kind: str, dtype: str, kernel: str) -> Iterator[str]:
         """Entries of a kind, the nearest to a kernel first."""
-        alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/")]
+        alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/") and k.rpartition("/")[2] not in TRANSFORMING]
         if kernel == "null":
             alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
         yield from (f"{kind}/{dtype}/{kernel}", f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1])

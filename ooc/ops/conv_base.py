@@ -70,21 +70,22 @@ class Convolution(SpatialOp):
         """Operations of a tile with what is wasted: by half empty vectors of channels, or of groups of one channel each; by
         gathering columns for a few channels, and packing filters for a few positions. Those of transforms by their kernels."""
         if kernel in transforms.KERNELS:
-            return transforms.effort(self, sizes)
+            return transforms.effort(self, sizes, kernel)
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
         if self.groups == 1 and kernel in GATHERING:
+            packed = PACKING.get(kernel, 0) if self.fixed else 0
             positions = math.prod((sizes[d] / self.dims[d] for d in ("n", *self.walked)), start=self.n * math.prod(self.out))
-            return self.flops(sizes) * (1 + GATHERING[kernel] / sizes[self.vectored]) * (1 + PACKING.get(kernel, 0) / positions)
+            return self.flops(sizes) * (1 + GATHERING[kernel] / sizes[self.vectored]) * (1 + packed / positions)
         count, lanes = (sizes[self.vectored], 8) if self.groups == 1 else (sizes["g"], 16)
         return self.flops(sizes) * (-(-count // lanes) * lanes / count)
 
     def preparation(self, kernel: str) -> float:
-        return self._turning if kernel in transforms.KERNELS and self.fixed else 0.0
+        return self._turning[kernel] if kernel in transforms.KERNELS and self.fixed else 0.0
 
     @cached_property
-    def _turning(self) -> float:
-        return transforms.preparation(self)
+    def _turning(self) -> dict[str, float]:
+        return {kernel: transforms.preparation(self, kernel) for kernel in transforms.KERNELS}
 
     @cached_property
     def out(self) -> tuple[int, ...]:

@@ -16,7 +16,9 @@ import numpy as np
 from ooc.ir.op import ITEM_BYTES, compute_dtype
 from ooc.ir.region import Sizes
 
-KERNELS = ("fft", "cufft")  # that convolve so
+TAPS = 128  # of a filter: fewer are summed directly, exactly where numbers are
+# Kernels that convolve so, and what each block of outputs costs them beside its transforms: on a GPU some calls, 10 us and more.
+KERNELS = {"fft": 0.0, "cufft": 1e8}
 LINE_BYTES = 64  # of the real parts of neighbouring frequencies, which are multiplied together
 EACH, DOUBLING, PRODUCT = (
     20,
@@ -59,6 +61,7 @@ class Segments(NamedTuple):
     Fields:
         lengths: along the spatial axes.
         blocks: of outputs, of all images.
+        places: of blocks in an image, positions along axes that are not transformed not counted.
         numbers: of a segment.
         frequencies: of its spectrum, filled up to whole lines.
         turning: operations of a transform.
@@ -66,18 +69,19 @@ class Segments(NamedTuple):
 
     lengths: tuple[Any, ...]
     blocks: Any
+    places: Any
     numbers: Any
     frequencies: Any
     turning: Any
 
 
-def segments(op: Convolved, sizes: Sizes) -> Segments:
-    """The segments that take the fewest operations, or hardly more than larger ones."""
+def segments(op: Convolved, sizes: Sizes, kernel: str = "fft") -> Segments:
+    """The segments that take a kernel the fewest operations, or hardly more than larger ones."""
     best, *others = _candidates(op, sizes)
     prepared = _share(op, sizes) * _pairs(sizes)
-    least = _effort(op, sizes, best) + prepared * best.turning
+    least = _effort(op, sizes, best, kernel) + prepared * best.turning
     for some in others:
-        effort = _effort(op, sizes, some) + prepared * some.turning
+        effort = _effort(op, sizes, some, kernel) + prepared * some.turning
         better = effort < BETTER * least
         least = np.where(better, effort, least)
         lengths = tuple(np.where(better, *both) for both in zip(some.lengths, best.lengths, strict=True))
@@ -92,13 +96,12 @@ def _candidates(op: Convolved, sizes: Sizes) -> Iterator[Segments]:
     last = max((i for i, r in enumerate(reaches) if r > 1), default=0)
     for ratio in RATIOS:
         lengths = [_length(ratio, r, o) for r, o in zip(reaches, outs, strict=True)]
-        blocks: Any = sizes["n"]
-        for o, r, n in zip(outs, reaches, lengths, strict=True):
-            blocks = blocks * -(-o // (n - r + 1))
+        places = math.prod(-(-o // (n - r + 1)) for o, r, n in zip(outs, reaches, lengths, strict=True) if r > 1)
+        blocks = sizes["n"] * places * math.prod(o for o, r in zip(outs, reaches, strict=True) if r == 1)
         numbers = math.prod(lengths)
         frequencies = numbers // lengths[last] * (-(-(lengths[last] // 2 + 1) // line) * line)
         turning = numbers * (EACH + DOUBLING * np.log2(numbers)) * np.where(numbers > CACHED, SLOWER, 1)
-        yield Segments(tuple(lengths), blocks, numbers, frequencies, turning)
+        yield Segments(tuple(lengths), blocks, places, numbers, frequencies, turning)
 
 
 def _length(ratio: float, reach: int, outputs: Any) -> Any:
@@ -116,17 +119,18 @@ def _share(op: Convolved, sizes: Sizes) -> Any:
     return math.prod((sizes[d] / op.dims[d] for d in ("n", *op.walked)), start=1.0) * (op.kind != "conv.wgrad")
 
 
-def _effort(op: Convolved, sizes: Sizes, some: Segments) -> Any:
+def _effort(op: Convolved, sizes: Sizes, some: Segments, kernel: str) -> Any:
     channels = sizes.get("g", 1) * (sizes["c"] + sizes["k"])
     summed = _pairs(sizes) * some.turning if op.kind == "conv.wgrad" else 0
-    return some.blocks * (channels * some.turning + PRODUCT * some.frequencies * _pairs(sizes)) + summed
+    products = some.blocks * (channels * some.turning + PRODUCT * some.frequencies * _pairs(sizes))
+    return products + summed + some.places * KERNELS[kernel]
 
 
-def effort(op: Convolved, sizes: Sizes) -> Any:
+def effort(op: Convolved, sizes: Sizes, kernel: str) -> Any:
     """Operations of a tile whose filters are transformed already."""
-    return _effort(op, sizes, segments(op, sizes))
+    return _effort(op, sizes, segments(op, sizes, kernel), kernel)
 
 
-def preparation(op: Convolved) -> float:
+def preparation(op: Convolved, kernel: str) -> float:
     """Operations for each byte of filters that come anew."""
-    return float(segments(op, op.dims).turning) / (math.prod(op.taps) * ITEM_BYTES[op.dtype])
+    return float(segments(op, op.dims, kernel).turning) / (math.prod(op.taps) * ITEM_BYTES[op.dtype])

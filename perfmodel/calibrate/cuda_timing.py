@@ -136,7 +136,7 @@ class CudaBench:
                 self.say(f"{kind} {dtype}: {family}: left out, {len(ops)} problem(s) tell too little")
             return None
         width = self.width(kind, dtype, family)
-        entry, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width)
+        entry, self.errors[f"{kind}/{dtype}/{family}"] = compute_entry(ops, seconds, width, family)
         return entry
 
     def width(self, kind: str, dtype: str, family: str) -> int:
@@ -182,6 +182,6 @@ class BoundKernel:
         self.bench.backend.release("device", self.memory)
 
     def check(self) -> None:
-        """Raises UnsupportedError where cuDNN left the work to our own kernels."""
-        if "cuda" in algorithms_of(self.kernel) and self.family.startswith("cudnn"):
-            raise UnsupportedError("cuDNN does not compute it")
+        """Raises UnsupportedError where a library left the work to our own kernels."""
+        if "cuda" in algorithms_of(self.kernel) and self.family.startswith(("cudnn", "cufft")):
+            raise UnsupportedError(f"{'cuDNN' if self.family.startswith('cudnn') else 'cuFFT'} does not compute it")

@@ -105,10 +105,10 @@ def copy_entry(features: list[list[float]], seconds: list[float]) -> tuple[dict[
     return {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / max(per_byte, 1e-13)}, error
 
 
-def compute_entry(ops: list[Op], seconds: list[float], width: int = 1) -> tuple[dict[str, float], float]:
+def compute_entry(ops: list[Op], seconds: list[float], width: int = 1, kernel: str = "") -> tuple[dict[str, float], float]:
     """A kernel's entry in a calibration, from the seconds of these ops, each in one tile; and its error. width: output channels
-    that it computes at a time."""
-    efforts = [float(op.effort(op.dims)) * max(1.0, width / float(op.width(op.dims))) for op in ops]
+    that it computes at a time; kernel: its name."""
+    efforts = [float(op.effort(op.dims, kernel)) * max(1.0, width / float(op.width(op.dims))) for op in ops]
     features = [[1.0, effort, float(op.touched_bytes(op.dims))] for op, effort in zip(ops, efforts, strict=True)]
     entry, error = _tiles_entry(features, seconds)
     return entry | ({"width": width} if width > 1 else {}), error

@@ -15,10 +15,12 @@ SPECTRA = {"f32": np.complex64, "f64": np.complex128}
 
 
 class StandInFft:
-    """cuFFT of an emulated device. wants: spectra's bytes that it works in. prepared: what it was asked for."""
+    """cuFFT of an emulated device. share: of the spectra's bytes that it works in. prepared: transforms so far."""
 
-    def __init__(self, driver: Any, stream: int, wants: float = 1.0) -> None:
-        self.driver, self.stream, self.wants = driver, stream, wants
+    own_bytes = 0
+
+    def __init__(self, driver: Any, stream: int, share: float = 1.0) -> None:
+        self.driver, self.stream, self.share = driver, stream, share
         self.prepared: list[Transforms] = []
 
     def prepare(self, transforms: Transforms, address: int, nbytes: int) -> Execute:
@@ -26,14 +28,14 @@ class StandInFft:
         check_extents(t)
         assert 1 <= len(t.lengths) <= 3 and t.batch > 0
         item = np.dtype(SPECTRA[t.dtype]).itemsize
-        wanted = int(self.wants * item * t.frequencies * t.batch)
-        if wanted > nbytes:
-            raise UnsupportedError(f"cuFFT: wants {wanted} bytes to work in, has {nbytes}")
+        needed = int(self.share * item * t.frequencies * t.batch)
+        if needed > nbytes:
+            raise UnsupportedError(f"cuFFT: needs {needed} bytes to work in, has {nbytes}")
         self.prepared.append(t)
 
         def execute(source: int, target: int) -> None:
             assert source % item == target % item == 0, "CUFFT_INVALID_VALUE: complex numbers are not aligned"
-            self.driver.work("fft", self.stream, lambda: compute(t, source, target, (address, wanted)))
+            self.driver.work("fft", self.stream, lambda: compute(t, source, target, (address, needed)))
 
         return execute
 

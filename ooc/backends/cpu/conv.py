@@ -167,7 +167,7 @@ class LeanConv(NativeConv):
 
 
 class WinogradConv(NativeConv):
-    """Winograd's way to 3 x 3 taps (kernels/direct/winograd.inl), or the direct kernel where that serves a tile better.
+    """Winograd's way to 3 x 3 taps (kernels/direct/winograd*.inl), or the direct kernel where that serves a tile better.
 
     It looks at what it has computed: what is not finite comes from plain loops, which skip padding. So nothing is looked for
     before it.

@@ -17,9 +17,8 @@ from ooc.backends.views import lift_spatial
 from ooc.ir.op import ITEM_BYTES, Block, Op, compute_dtype
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
-from ooc.ops.transforms import segments
+from ooc.ops.transforms import TAPS, segments
 
-TAPS = 128  # of a filter: fewer are summed directly, exactly where numbers are
 VECTOR_BYTES = 64  # the widest
 BLOCKS = 16  # whose spectra are multiplied together, each of the filters loaded once for all of them
 TABLES = 4  # numbers for each one along an axis: the roots of unity of two transforms

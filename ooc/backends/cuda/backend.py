@@ -267,8 +267,8 @@ class CudaBackend(FamilyBackend, LaneStreams):
 
     @property
     def own_bytes(self) -> int:
-        """What cuDNN took of the device for itself, and cuBLAS where something asked for it."""
-        mine = 0 if self._blas is None else int(self._blas.own_bytes)
+        """What cuDNN took of the device for itself, and cuBLAS and cuFFT where they were opened."""
+        mine = sum(int(library.own_bytes) for library in (self._blas, self._fft) if library is not None)
         with contextlib.suppress(UnsupportedError):
             mine += int(self.cudnn.own_bytes)
         return mine

@@ -52,13 +52,14 @@ class Transforms(NamedTuple):
 
 
 class CupyFft:
-    """cuFFT on one device. stream: on which it computes."""
+    """cuFFT on one device. stream: on which it computes; free: bytes free on the device, of which it takes some for itself."""
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: int, free: Callable[[], int]) -> None:
         import cupy
         from cupy.cuda import cufft
 
         self.cupy, self.cufft, self.stream = cupy, cufft, cupy.cuda.ExternalStream(stream)
+        self.free, self.own_bytes = free, 0
 
     def prepare(self, transforms: Transforms, address: int, nbytes: int) -> Execute:
         """Transforms that work in this memory. Raises UnsupportedError where they need more, or there are too many."""
@@ -66,16 +67,22 @@ class CupyFft:
         check_extents(t)
         (come, step, hop), (go, stride, distance) = t.layout()
 
-        def room(wanted: int) -> Any:
-            if wanted > nbytes:
-                raise UnsupportedError(f"cuFFT: wants {wanted} bytes to work in, has {nbytes}")
+        def room(needed: int) -> Any:
+            if needed > nbytes:
+                raise UnsupportedError(f"cuFFT: needs {needed} bytes to work in, has {nbytes}")
             memory = self.cupy.cuda.UnownedMemory(address, max(nbytes, 1), self)
             return self.cupy.cuda.MemoryPointer(memory, 0)
 
-        with self.stream, self.cupy.cuda.using_allocator(room):  # plans ask CuPy's allocator for their memory
-            plan = self.cufft.PlanNd(
-                t.lengths, come, step, hop, go, stride, distance, kind, t.batch, "C", len(t.lengths) - 1, None
-            )
+        before = self.free()
+        with self.stream, self.cupy.cuda.using_allocator(room):  # plans take their memory from CuPy's allocator
+            try:
+                plan = self.cufft.PlanNd(
+                    t.lengths, come, step, hop, go, stride, distance, kind, t.batch, "C", len(t.lengths) - 1, None
+                )
+            except self.cufft.CuFFTError as error:
+                raise UnsupportedError(f"cuFFT: {error}") from error
+
+        self.own_bytes += max(0, before - self.free())  # tables and code of a plan
 
         def execute(source: int, target: int) -> None:
             with self.stream:  # it works on CuPy's current stream
@@ -91,5 +98,5 @@ def check_extents(t: Transforms) -> None:
 
 
 def _array(address: int) -> Any:
-    """An address as cuFFT's binding asks for one."""
+    """An address in the form of an array, of which cuFFT's binding reads no more."""
     return SimpleNamespace(data=SimpleNamespace(ptr=address))

@@ -266,6 +266,6 @@ class CupyDriver:
     def fft(self, stream: int) -> Any:
         with self.current():
             try:
-                return CupyFft(stream)
+                return CupyFft(stream, self.available)
             except Exception as error:  # the library is missing, or of another CUDA version
                 raise UnsupportedError(f"cufft: {error}") from error

@@ -3,7 +3,7 @@
 A tile is cut into blocks of outputs (ops/transforms.py). Their inputs are copied with zeros around them and transformed, some
 blocks at a time; for each frequency a product sums over channels, or over blocks for the gradient of filters; and of what comes
 back the outputs are taken. Spectra of filters stay in the workspace while their block does. Axes along which filters have one tap
-are not transformed: each of their positions is a block.
+are not transformed: segments have all their positions side by side, as those of all images, and so few copies fetch them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooc.backends.cuda.cufft import Execute, Transforms
 from ooc.backends.cuda.kernels import Ending, move, own_kernel, tell_slow
 from ooc.backends.device_array import at
 from ooc.backends.families import Family
-from ooc.backends.gpu_workspace import fft_bytes, fft_units, why_not_fft
+from ooc.backends.gpu_workspace import fft_bytes, fft_places, fft_workspace, why_not_fft
 from ooc.backends.views import Pieces, dense
 from ooc.errors import UnsupportedError
 from ooc.ir.op import Block, Op, aligned, numpy_dtype
@@ -30,6 +30,7 @@ from ooc.ops.transforms import segments
 
 SPECTRA = {"f32": ("c64", 8), "f64": ("c128", 16)}  # their type, and bytes of a number
 MOST_MATRICES = 65535  # of a call of cuBLAS: a grid has no more layers
+MOST_AXES = 5  # of arrays that kernels copy
 
 
 class Walk(NamedTuple):
@@ -99,7 +100,7 @@ class CufftConv(ConvCall):
     def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, backend: Any) -> None:
         super().__init__(op)
         self.backend, self.own, self.ending = backend, own_kernel(op, backend), Ending(op, backend)
-        self.lengths, self.most_units = tuple(int(n) for n in segments(op, sizes).lengths), int(fft_units(op, sizes))
+        self.lengths, self.most_places = tuple(int(n) for n in segments(op, sizes, "cufft").lengths), int(fft_places(op, sizes))
         pieces = Pieces(workspace)
         self.room = Room(*(pieces.take(int(aligned(n))) for n in fft_bytes(op, sizes)))
         self.spectra: Any = None  # the stamp of those that are there
@@ -138,7 +139,7 @@ class CufftConv(ConvCall):
 
     def _compute(self, tensors: Tensors, pad: tuple[int, ...], stamp: int, first: bool) -> None:
         """Raises UnsupportedError before anything is written."""
-        call = Segmented(self, tensors, self._walks(tensors.walked, pad), self.most_units)
+        call = Segmented(self, tensors, self._walks(tensors.walked, pad), self.most_places)
         if self.direction == "wgrad":
             call.sum_blocks(first)
             return
@@ -148,21 +149,21 @@ class CufftConv(ConvCall):
 
 
 class Segmented:
-    """A tile in segments, some at a time. Raises UnsupportedError where cuFFT refuses, before anything is written."""
+    """A tile in segments, those of some places at a time. Raises UnsupportedError where cuFFT refuses, before any write."""
 
-    def __init__(self, kernel: CufftConv, tensors: Tensors, walks: list[Walk], most_units: int) -> None:
+    def __init__(self, kernel: CufftConv, tensors: Tensors, walks: list[Walk], most_places: int) -> None:
         self.kernel, self.backend, self.room = kernel, kernel.backend, kernel.room
         self.tensors, self.walks, self.dtype = tensors, walks, kernel.op.dtype
-        ranges = (range(1 if a.short else a.blocks) for a in walks)
-        self.units = list(itertools.product(range(len(tensors.met)), *ranges))  # image, and block along each axis
-        self.at_once = min(most_units, len(self.units))
+        self.places = list(itertools.product(*(range(1 if a.short else a.blocks) for a in walks)))  # a block along each axis
+        self.at_once = min(most_places, len(self.places))
         self.shorts = tuple(a.outputs for a in walks if a.short)
         self.lengths = tuple(a.length for a in walks if not a.short)
-        self.groups, self.blocks = tensors.met.shape[1], self.at_once * math.prod(self.shorts)
+        self.images, self.groups = tensors.met.shape[:2]
+        self.segments = self.images * self.at_once * math.prod(self.shorts)  # of a channel, transformed at once
         k, c = tensors.filters.shape[:2]
         met, walked, filters = (
             Transforms(self.lengths, n, False, self.dtype)
-            for n in (*(self.groups * self.blocks * e for e in tensors.channels), k * c)
+            for n in (*(self.groups * self.segments * e for e in tensors.channels), k * c)
         )
         backward = kernel.direction == "wgrad"
         self.forward = self._plan(met)
@@ -171,10 +172,17 @@ class Segmented:
         self.numbers, self.frequencies = met.numbers, met.frequencies
 
     def _plan(self, transforms: Transforms) -> Execute:
-        known: dict[Any, Execute] = self.kernel.known
+        """Transforms of this kind, remembered; so is why there are none."""
+        known: dict[Any, Execute | str] = self.kernel.known
         if transforms not in known:
-            known[transforms] = self.backend.fft.prepare(transforms, at(self.room.work), self.room.work.nbytes)
-        return known[transforms]
+            try:
+                known[transforms] = self.backend.fft.prepare(transforms, at(self.room.work), self.room.work.nbytes)
+            except UnsupportedError as error:
+                known[transforms] = str(error)
+        plan = known[transforms]
+        if isinstance(plan, str):
+            raise UnsupportedError(plan)
+        return plan
 
     # ---- the passes
 
@@ -186,27 +194,27 @@ class Segmented:
             self._transform_met(some)
             self._multiply()
             self.other(at(self.room.walked), at(self.room.numbers))
-            numbers = self._segments(self.tensors.channels[1])
-            for i, unit in enumerate(some):
-                here, there = zip(*(a.walked(b, a.offset) for a, b in zip(self.walks, unit[1:], strict=True)), strict=True)
-                self._store(self._part(self.tensors.walked, unit[0], there), self._inner(numbers, i, here), first)
+            numbers = self._numbers(self.tensors.channels[1])
+            for i, place in enumerate(some):
+                here, there = zip(*(a.walked(b, a.offset) for a, b in zip(self.walks, place, strict=True)), strict=True)
+                self._store(self._part(self.tensors.walked, there), self._inner(numbers, i, here), first)
 
     def sum_blocks(self, first: bool) -> None:
         """Gradients of filters."""
         for j, some in enumerate(self._some()):
             self._transform_met(some)
             numbers = self._cleared(self.tensors.channels[1])
-            for i, unit in enumerate(some):
-                here, there = zip(*(a.walked(b, 0) for a, b in zip(self.walks, unit[1:], strict=True)), strict=True)
-                self._copy(self._inner(numbers, i, here), self._part(self.tensors.walked, unit[0], there))
+            for i, place in enumerate(some):
+                here, there = zip(*(a.walked(b, 0) for a, b in zip(self.walks, place, strict=True)), strict=True)
+                self._copy(self._inner(numbers, i, here), self._part(self.tensors.walked, there))
             self.other(at(self.room.numbers), at(self.room.walked))
             self._multiply(add=j > 0)
         self.of_filters(at(self.room.filters), at(self.room.numbers))
         self._store(self._taps(self.tensors.filters), self._filters(), first)
 
     def _some(self) -> Iterator[list[tuple[int, ...]]]:
-        for begin in range(0, len(self.units), self.at_once):
-            yield self.units[begin : begin + self.at_once]
+        for begin in range(0, len(self.places), self.at_once):
+            yield self.places[begin : begin + self.at_once]
 
     def _transform_filters(self) -> None:
         self.backend.clear(self.room.numbers)
@@ -215,23 +223,23 @@ class Segmented:
 
     def _transform_met(self, some: list[tuple[int, ...]]) -> None:
         numbers, tensor = self._cleared(self.tensors.channels[0]), self.tensors.met
-        for i, unit in enumerate(some):
-            along = zip(self.walks, unit[1:], tensor.shape[3:], strict=True)
+        for i, place in enumerate(some):
+            along = zip(self.walks, place, tensor.shape[3:], strict=True)
             here, there = zip(*(a.met(b, extent) for a, b, extent in along), strict=True)
-            self._copy(self._inner(numbers, i, here), self._part(tensor, unit[0], there))
+            self._copy(self._inner(numbers, i, here), self._part(tensor, there))
         self.forward(at(self.room.numbers), at(self.room.met))
 
     def _multiply(self, add: bool = False) -> None:
         """For each frequency and group a product, as cuBLAS counts rows and columns."""
         met, walked = self.tensors.channels
-        room, blocks, direction = self.room, self.blocks, self.kernel.direction
-        of_met, of_walked = (room.met, met, blocks * met), (room.walked, walked, blocks * walked)
+        room, rows, direction = self.room, self.segments, self.kernel.direction
+        of_met, of_walked = (room.met, met, rows * met), (room.walked, walked, rows * walked)
         filters, factor = (room.filters, self.tensors.filters.shape[1], met * walked), 1 / self.numbers
         if direction == "wgrad":
-            self._product((AS_IT_IS, CONJUGATED), (met, walked, blocks), factor, of_met, of_walked, filters, add)
+            self._product((AS_IT_IS, CONJUGATED), (met, walked, rows), factor, of_met, of_walked, filters, add)
         else:
             turned = (CONJUGATED if direction == "fprop" else AS_IT_IS, AS_IT_IS)
-            self._product(turned, (walked, blocks, met), factor, filters, of_met, of_walked, add)
+            self._product(turned, (walked, rows, met), factor, filters, of_met, of_walked, add)
 
     def _product(
         self, turned: tuple[int, int], extents: tuple[int, int, int], alpha: float, a: Any, b: Any, y: Any, add: bool
@@ -245,27 +253,25 @@ class Segmented:
 
     # ---- views
 
-    def _segments(self, channels: int) -> Any:
-        """Numbers: group, unit, positions of short axes, channel, segment."""
-        shape = (self.groups, self.at_once, *self.shorts, channels, *self.lengths)
+    def _numbers(self, channels: int) -> Any:
+        """Segments: group, place, image, positions of short axes, channel, numbers."""
+        shape = (self.groups, self.at_once, self.images, *self.shorts, channels, *self.lengths)
         return dense(self.room.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
 
     def _cleared(self, channels: int) -> Any:
-        numbers = self._segments(channels)
+        numbers = self._numbers(channels)
         self.backend.clear(numbers)
         return numbers
 
-    def _inner(self, numbers: Any, unit: int, here: Any) -> Any:
-        """A part of the segments of a unit."""
-        short = tuple(s for s, a in zip(here, self.walks, strict=True) if a.short)
-        long = tuple(s for s, a in zip(here, self.walks, strict=True) if not a.short)
-        return numbers[(slice(None), unit, *short, slice(None), *long)]
+    def _inner(self, numbers: Any, place: int, here: Any) -> Any:
+        """A part of the segments of a place."""
+        short, long = (tuple(s for s, a in zip(here, self.walks, strict=True) if a.short is kind) for kind in (True, False))
+        return numbers[(slice(None), place, slice(None), *short, slice(None), *long)]
 
-    def _part(self, tensor: Any, image: int, there: Any) -> Any:
-        """A part of an image, its axes in the order of segments."""
-        part = tensor[(image, slice(None), slice(None), *there)]
-        short, long = ([i for i, a in enumerate(self.walks, 2) if a.short is kind] for kind in (True, False))
-        return part.transpose((0, *short, 1, *long))
+    def _part(self, tensor: Any, there: Any) -> Any:
+        """A part of all images, its axes in the order of segments."""
+        short, long = ([i for i, a in enumerate(self.walks, 3) if a.short is kind] for kind in (True, False))
+        return tensor[(slice(None), slice(None), slice(None), *there)].transpose((1, 0, *short, 2, *long))
 
     def _filters(self) -> Any:
         """Numbers at the taps of filters: k, c, taps."""
@@ -282,15 +288,31 @@ class Segmented:
     # ---- copies
 
     def _copy(self, target: Any, source: Any) -> None:
-        if target.size:
-            self.backend.copy("compute", target, source)
+        for one, other in _of_five_axes(target, source):
+            self.backend.copy("compute", one, other)
 
     def _store(self, target: Any, source: Any, first: bool) -> None:
         """Results, added to what is there but in the first tile of a sum."""
         if first:
             self._copy(target, source)
-        else:
-            move(self.backend, "blend_block", self.dtype, target, source, 1)
+            return
+        for one, other in _of_five_axes(target, source):
+            move(self.backend, "blend_block", self.dtype, one, other, 1)
+
+
+def _of_five_axes(target: Any, source: Any) -> Iterator[tuple[Any, Any]]:
+    """Two arrays of one shape in parts of as many axes as kernels take, cut along groups or images, whichever are fewer."""
+    if not target.size:
+        return
+    thin = tuple(i for i, e in enumerate(target.shape) if e == 1)
+    target, source = target.squeeze(thin), source.squeeze(thin)
+    if target.ndim <= MOST_AXES:
+        yield target, source
+        return
+    axis = 0 if target.shape[0] <= target.shape[1] else 1
+    for i in range(target.shape[axis]):
+        at_one = (slice(None),) * axis + (i,)
+        yield from _of_five_axes(target[at_one], source[at_one])
 
 
 def _prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
@@ -298,8 +320,4 @@ def _prepare(op: Op, sizes: Sizes, workspace: Any, backend: Any) -> Kernel:
     return CufftConv(op, sizes, workspace, backend)
 
 
-def _workspace(op: Op, sizes: Sizes, backend: Any) -> Any:
-    return sum(aligned(n) for n in fft_bytes(op, sizes))
-
-
-CUFFT = Family(why_not_fft, _workspace, _prepare, empty=True, rounds=True)
+CUFFT = Family(why_not_fft, fft_workspace, _prepare, empty=True, rounds=True)

@@ -73,13 +73,22 @@ def test_filters_are_transformed_once() -> None:
     assert sum(call.note == "fft" for call in backend.driver.log) == 1 + 2 * 6
 
 
+def test_images_are_copied_together() -> None:
+    """As many copies as there are places of blocks in an image, not for each image; what is launched is what is priced."""
+    op = parse("conv.fprop n=50 c=1 h=30 w=30 k=1 r=13 s=13 dtype=f32")
+    backend, arrays = emulated(0, cudnn=True), numbers(op)
+    plan = plan_of(op, backend, dict(op.dims), "cufft")
+    execute(plan, arrays, backend, random.Random(0))
+    assert sum(call.what in ("copy", "launch") and call.note != "fft" for call in backend.driver.log) < 12
+
+
 @pytest.mark.parametrize("which", PASSES)
 def test_where_cufft_wants_more_room_our_kernel_computes(which: str) -> None:
     """And a warning tells."""
     op, backend = op_of(which, SHAPES[0], "f64"), emulated(0, cudnn=True)
-    backend._fft = StandInFft(backend.driver, backend.streams["compute"], wants=40.0)
+    backend._fft = StandInFft(backend.driver, backend.streams["compute"], share=40.0)
     arrays = numbers(op)
-    with pytest.warns(RuntimeWarning, match="many times slower than cuFFT, for some tiles: cuFFT: wants"):
+    with pytest.warns(RuntimeWarning, match="many times slower than cuFFT, for some tiles: cuFFT: needs"):
         result = by_cufft(op, arrays, 0, backend=backend)
     assert apart(result, in_one_tile(op, "plain", arrays)) < 1e-13
 
