@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from ooc.backends.families import Family
 from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned, compute_dtype
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
-from ooc.ops.transforms import TAPS, segments
+from ooc.ops.transforms import segments, why_not
 
 FFT_AT_ONCE = 1 << 25  # numbers that it transforms at once, in and out
 MOST = 2**31  # elements from the first to the last: from here on cuDNN refuses a tensor
@@ -76,13 +75,8 @@ def products_bytes(op: Op, sizes: Sizes) -> Any:
 
 def why_not_fft(op: Op) -> str | None:
     """Why cuFFT does not serve an op; None where it does."""
-    if not isinstance(op, Convolution):
-        return f"cufft: serves convolutions, not {op.kind}"
-    if max(op.stride) > 1:
-        return "cufft: transforms give all positions, at stride 1"
-    if math.prod(op.taps) < TAPS:
-        return f"cufft: serves filters of {TAPS} taps and more"
-    return None if op.dtype in ("f32", "f64") else f"cufft: computes f32 and f64, not {op.dtype}"
+    half = None if op.dtype in ("f32", "f64") else f"cufft: computes f32 and f64, not {op.dtype}"
+    return why_not(op, "cufft") or half
 
 
 def fft_places(op: Op, sizes: Sizes) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from ooc.ir.op import ITEM_BYTES, compute_dtype
+from ooc.ir.op import ITEM_BYTES, Op, compute_dtype
 from ooc.ir.region import Sizes
 
 TAPS = 128  # of a filter: fewer are summed directly, exactly where numbers are
@@ -33,6 +33,7 @@ LENGTHS = np.asarray(
 )
 
 
+@runtime_checkable
 class Convolved(Protocol):
     """What is asked of a convolution."""
 
@@ -41,6 +42,9 @@ class Convolved(Protocol):
 
     @property
     def dtype(self) -> str: ...
+
+    @property
+    def stride(self) -> tuple[int, ...]: ...
 
     @property
     def taps(self) -> tuple[int, ...]: ...
@@ -73,6 +77,15 @@ class Segments(NamedTuple):
     numbers: Any
     frequencies: Any
     turning: Any
+
+
+def why_not(op: Op, kernel: str) -> str | None:
+    """Why a kernel that transforms does not serve an op; None where it may."""
+    if not isinstance(op, Convolved):
+        return f"{kernel}: serves convolutions, not {op.kind}"
+    if max(op.stride) > 1:
+        return f"{kernel}: transforms give all positions, at stride 1"
+    return f"{kernel}: serves filters of {TAPS} taps and more" if math.prod(op.taps) < TAPS else None
 
 
 def segments(op: Convolved, sizes: Sizes, kernel: str = "fft") -> Segments:

@@ -184,4 +184,4 @@ class BoundKernel:
     def check(self) -> None:
         """Raises UnsupportedError where a library left the work to our own kernels."""
         if "cuda" in algorithms_of(self.kernel) and self.family.startswith(("cudnn", "cufft")):
-            raise UnsupportedError(f"{'cuDNN' if self.family.startswith('cudnn') else 'cuFFT'} does not compute it")
+            raise UnsupportedError(f"{self.family} does not compute it")

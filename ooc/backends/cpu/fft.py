@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from ooc.backends.views import lift_spatial
 from ooc.ir.op import ITEM_BYTES, Block, Op, compute_dtype
 from ooc.ir.region import Sizes, Tile
 from ooc.ops import Convolution
-from ooc.ops.transforms import TAPS, segments
+from ooc.ops.transforms import segments, why_not
 
 VECTOR_BYTES = 64  # the widest
 BLOCKS = 16  # whose spectra are multiplied together, each of the filters loaded once for all of them
@@ -49,13 +48,7 @@ class FftConv(NativeConv):
 
 
 def _why_not(op: Op) -> str | None:
-    if not isinstance(op, Convolution):
-        return f"fft: serves convolutions, not {op.kind}"
-    if max(op.stride) > 1:
-        return "fft: transforms give all positions, at stride 1"
-    if math.prod(op.taps) < TAPS:
-        return f"fft: serves filters of {TAPS} taps and more"
-    return why_not_native(op)
+    return why_not(op, "fft") or why_not_native(op)
 
 
 def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:

@@ -111,9 +111,7 @@ class CudaBackend(FamilyBackend, LaneStreams):
         identity = self.driver.identity()
         self.processor, self.capability = str(identity["gpu"]), str(identity["capability"])
         self.index = self.driver.index
-        self._cudnn: Any = None
-        self._blas: Any = None
-        self._fft: Any = None
+        self._libraries: dict[str, Any] = {}
         self._opening, self._told = threading.Lock(), Cache[bool](TOLD)
         self._memory, self._process = Spare(math.inf, {"staging": RING}), os.getpid()
 
@@ -241,45 +239,42 @@ class CudaBackend(FamilyBackend, LaneStreams):
 
     # ---- work
 
+    def _library(self, name: str) -> Any:
+        """One of the driver's libraries on this device, opened when first used. Raises UnsupportedError where it is missing."""
+        with self._opening:  # what it takes of the device is measured while it opens
+            if name not in self._libraries:
+                self._libraries[name] = getattr(self.driver, name)(self.streams["compute"])
+            return self._libraries[name]
+
     @property
     def cudnn(self) -> Any:
         """cuDNN on this device. Raises UnsupportedError where it is missing."""
-        with self._opening:  # what it takes of the device is measured while it opens
-            if self._cudnn is None:
-                self._cudnn = self.driver.cudnn(self.streams["compute"])
-            return self._cudnn
+        return self._library("cudnn")
 
     @property
     def blas(self) -> Any:
         """cuBLAS on this device. Raises UnsupportedError where it is missing."""
-        with self._opening:
-            if self._blas is None:
-                self._blas = self.driver.blas(self.streams["compute"])
-            return self._blas
+        return self._library("blas")
 
     @property
     def fft(self) -> Any:
         """cuFFT on this device. Raises UnsupportedError where it is missing."""
-        with self._opening:
-            if self._fft is None:
-                self._fft = self.driver.fft(self.streams["compute"])
-            return self._fft
+        return self._library("fft")
 
     @property
     def own_bytes(self) -> int:
         """What cuDNN took of the device for itself, and cuBLAS and cuFFT where they were opened."""
-        mine = sum(int(library.own_bytes) for library in (self._blas, self._fft) if library is not None)
         with contextlib.suppress(UnsupportedError):
-            mine += int(self.cudnn.own_bytes)
-        return mine
+            self._library("cudnn")
+        return sum(int(library.own_bytes) for library in self._libraries.values())
 
     def why_not(self, op: Op) -> dict[str, str]:
         reasons = super().why_not(op)
-        for library, needed in (("cudnn", ("cudnn",)), ("cublas", ("blas",)), ("cufft", ("fft", "blas"))):
-            served = [name for name in self.families if name.startswith(library) and name not in reasons]
+        for prefix, libraries in (("cudnn", ("cudnn",)), ("cublas", ("blas",)), ("cufft", ("fft", "blas"))):
+            served = [name for name in self.families if name.startswith(prefix) and name not in reasons]
             try:
-                for name in needed if served else ():
-                    getattr(self, name)
+                for library in libraries if served else ():
+                    self._library(library)
             except UnsupportedError as error:
                 reasons |= dict.fromkeys(served, str(error))
         return reasons

@@ -60,7 +60,7 @@ class CudnnConv(ConvCall):
         super().__init__(op)
         self.backend, self.how, self.workspace = backend, how, workspace
         self.algorithms, self.needed, self.tiles, self.ran = algorithms, needed, tiles, dict[str, int]()
-        self.own, self.ending = own_kernel(op, backend), Ending(op, backend)
+        self.fallback, self.ending = own_kernel(op, backend), Ending(op, backend)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         op = self.op
@@ -77,7 +77,7 @@ class CudnnConv(ConvCall):
             self.known[key] = None if empty else self._prepare(arrays, bases, pad, groups)
         known = self.known[key]
         if known is None:
-            self.own(tile, blocks, first, last)
+            self.fallback(tile, blocks, first, last)
             return
         ran = known if isinstance(known, str) else self._run(known, arrays, told, first)
         if isinstance(ran, str):
@@ -95,7 +95,7 @@ class CudnnConv(ConvCall):
         """Compute a tile by our own kernel; the first time, tell why."""
         self._count("cuda")
         tell_slow(self.backend, self.op, "cuDNN", reason)
-        self.own(tile, blocks, first, last)
+        self.fallback(tile, blocks, first, last)
 
     def _prepare(self, arrays: list[Any], bases: Extents, pad: Extents, groups: int) -> _Known | str:
         """What is known of tiles of a shape, or why our own kernels compute them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -257,15 +257,14 @@ class CupyDriver:
                 raise UnsupportedError(f"cudnn: {error}") from error
 
     def blas(self, stream: int) -> Any:
-        with self.current():
-            try:
-                return CupyBlas(stream, self.available)
-            except Exception as error:  # the library is missing, or of another CUDA version
-                raise UnsupportedError(f"cublas: {error}") from error
+        return self._opened("cublas", CupyBlas, stream)
 
     def fft(self, stream: int) -> Any:
+        return self._opened("cufft", CupyFft, stream)
+
+    def _opened(self, name: str, library: Callable[[int, Callable[[], int]], Any], stream: int) -> Any:
         with self.current():
             try:
-                return CupyFft(stream, self.available)
-            except Exception as error:  # the library is missing, or of another CUDA version
-                raise UnsupportedError(f"cufft: {error}") from error
+                return library(stream, self.available)
+            except Exception as error:  # it is missing, or of another CUDA version
+                raise UnsupportedError(f"{name}: {error}") from error

@@ -32,8 +32,10 @@ SPECTRA = {"f32": ("c64", 8), "f64": ("c128", 16)}  # their type, and bytes of a
 MOST_MATRICES = 65535  # of a call of cuBLAS: a grid has no more layers
 MOST_AXES = 5  # of arrays that kernels copy
 
+Cuts = list[tuple[slice, slice]]  # along each axis: of a segment, and of a tensor
 
-class Walk(NamedTuple):
+
+class SegmentAxis(NamedTuple):
     """An axis of a tile.
 
     Fields:
@@ -70,7 +72,7 @@ class Walk(NamedTuple):
         return slice(offset, offset + end - begin), slice(begin, end)
 
 
-class Room(NamedTuple):
+class FftMemory(NamedTuple):
     """The memory of a kernel: numbers that come and go, spectra of what is met, of what is walked over, and of filters; and
     what cuFFT works in."""
 
@@ -99,10 +101,10 @@ class CufftConv(ConvCall):
 
     def __init__(self, op: Convolution, sizes: Sizes, workspace: Any, backend: Any) -> None:
         super().__init__(op)
-        self.backend, self.own, self.ending = backend, own_kernel(op, backend), Ending(op, backend)
+        self.backend, self.fallback, self.ending = backend, own_kernel(op, backend), Ending(op, backend)
         self.lengths, self.most_places = tuple(int(n) for n in segments(op, sizes, "cufft").lengths), int(fft_places(op, sizes))
         pieces = Pieces(workspace)
-        self.room = Room(*(pieces.take(int(aligned(n))) for n in fft_bytes(op, sizes)))
+        self.memory = FftMemory(*(pieces.take(int(aligned(n))) for n in fft_bytes(op, sizes)))
         self.spectra: Any = None  # the stamp of those that are there
         self.ran: dict[str, int] = {}
 
@@ -117,7 +119,7 @@ class CufftConv(ConvCall):
                 tell_slow(self.backend, self.op, "cuFFT", str(error))
         self.ran[ran] = self.ran.get(ran, 0) + 1
         if ran == "cuda":
-            self.own(tile, blocks, first, last)
+            self.fallback(tile, blocks, first, last)
         elif last:
             self.ending(arrays[self.roles.index(self.made)], tile, blocks)
 
@@ -126,44 +128,52 @@ class CufftConv(ConvCall):
         x, y = (a.reshape((a.shape[0], groups, a.shape[1] // groups, *a.shape[2:])) for a in (x, y))
         return Tensors(y, x, w) if self.direction == "dgrad" else Tensors(x, y, w)
 
-    def _walks(self, walked: Any, pad: tuple[int, ...]) -> list[Walk]:
-        """The axes. pad: where what is met begins, seen from the first window."""
-        op, backward, walks = self.op, self.direction == "dgrad", []
+    def _axes(self, walked: Any, pad: tuple[int, ...]) -> list[SegmentAxis]:
+        """The spatial axes. pad: where what is met begins, seen from the first window."""
+        op, backward, axes = self.op, self.direction == "dgrad", []
         along = zip(walked.shape[3:], self.lengths, op.taps, op.dilation, pad[-op.rank :], strict=True)
         for outputs, length, taps, dilation, before in along:
             more = (taps - 1) * dilation
             begin, offset = (before - more, more) if backward else (-before, 0)
             length, step = (length, length - more) if more else (outputs, outputs)
-            walks.append(Walk(outputs, length, step, begin, offset, not more))
-        return walks
+            axes.append(SegmentAxis(outputs, length, step, begin, offset, not more))
+        return axes
 
     def _compute(self, tensors: Tensors, pad: tuple[int, ...], stamp: int, first: bool) -> None:
         """Raises UnsupportedError before anything is written."""
-        call = Segmented(self, tensors, self._walks(tensors.walked, pad), self.most_places)
+        shapes = (*(t.shape for t in tensors), pad)
+        segmented = self.known.get(shapes)
+        if segmented is None:
+            axes = self._axes(tensors.walked, pad)
+            segmented = self.known[shapes] = Segmented(self, tensors, axes, self.most_places)
         if self.direction == "wgrad":
-            call.sum_blocks(first)
+            segmented.sum_blocks(tensors, first)
             return
         key = (stamp, tensors.filters.shape) if stamp else None
         kept, self.spectra = key is not None and key == self.spectra, key
-        call.sum_channels(kept, first)
+        segmented.sum_channels(tensors, kept, first)
 
 
 class Segmented:
-    """A tile in segments, those of some places at a time. Raises UnsupportedError where cuFFT refuses, before any write."""
+    """Tiles of one shape in segments, those of some places at a time. Raises UnsupportedError where cuFFT refuses."""
 
-    def __init__(self, kernel: CufftConv, tensors: Tensors, walks: list[Walk], most_places: int) -> None:
-        self.kernel, self.backend, self.room = kernel, kernel.backend, kernel.room
-        self.tensors, self.walks, self.dtype = tensors, walks, kernel.op.dtype
-        self.places = list(itertools.product(*(range(1 if a.short else a.blocks) for a in walks)))  # a block along each axis
-        self.at_once = min(most_places, len(self.places))
-        self.shorts = tuple(a.outputs for a in walks if a.short)
-        self.lengths = tuple(a.length for a in walks if not a.short)
+    def __init__(self, kernel: CufftConv, tensors: Tensors, axes: list[SegmentAxis], most_places: int) -> None:
+        self.kernel, self.backend, self.memory = kernel, kernel.backend, kernel.memory
+        self.axes, self.dtype, self.channels = axes, kernel.op.dtype, tensors.channels
+        places = list(itertools.product(*(range(1 if a.short else a.blocks) for a in axes)))  # a block along each axis
+        self.at_once = min(most_places, len(places))
+        extents = tensors.met.shape[3:]
+        self.met = [[a.met(b, e) for a, b, e in zip(axes, place, extents, strict=True)] for place in places]
+        offsets = [0 if kernel.direction == "wgrad" else a.offset for a in axes]
+        self.walked = [[a.walked(b, o) for a, b, o in zip(axes, place, offsets, strict=True)] for place in places]
+        self.shorts = tuple(a.outputs for a in axes if a.short)
+        self.lengths = tuple(a.length for a in axes if not a.short)
         self.images, self.groups = tensors.met.shape[:2]
         self.segments = self.images * self.at_once * math.prod(self.shorts)  # of a channel, transformed at once
-        k, c = tensors.filters.shape[:2]
+        self.filters = tensors.filters.shape[:2]
         met, walked, filters = (
             Transforms(self.lengths, n, False, self.dtype)
-            for n in (*(self.groups * self.segments * e for e in tensors.channels), k * c)
+            for n in (*(self.groups * self.segments * e for e in self.channels), math.prod(self.filters))
         )
         backward = kernel.direction == "wgrad"
         self.forward = self._plan(met)
@@ -176,7 +186,7 @@ class Segmented:
         known: dict[Any, Execute | str] = self.kernel.known
         if transforms not in known:
             try:
-                known[transforms] = self.backend.fft.prepare(transforms, at(self.room.work), self.room.work.nbytes)
+                known[transforms] = self.backend.fft.prepare(transforms, at(self.memory.work), self.memory.work.nbytes)
             except UnsupportedError as error:
                 known[transforms] = str(error)
         plan = known[transforms]
@@ -186,55 +196,53 @@ class Segmented:
 
     # ---- the passes
 
-    def sum_channels(self, kept: bool, first: bool) -> None:
+    def sum_channels(self, tensors: Tensors, kept: bool, first: bool) -> None:
         """Results and gradients of inputs. kept: whether the spectra of filters are there."""
         if not kept:
-            self._transform_filters()
+            self._transform_filters(tensors.filters)
         for some in self._some():
-            self._transform_met(some)
+            self._fetch(self.channels[0], tensors.met, self.met[some])
+            self.forward(at(self.memory.numbers), at(self.memory.met))
             self._multiply()
-            self.other(at(self.room.walked), at(self.room.numbers))
-            numbers = self._numbers(self.tensors.channels[1])
-            for i, place in enumerate(some):
-                here, there = zip(*(a.walked(b, a.offset) for a, b in zip(self.walks, place, strict=True)), strict=True)
-                self._store(self._part(self.tensors.walked, there), self._inner(numbers, i, here), first)
+            self.other(at(self.memory.walked), at(self.memory.numbers))
+            numbers = self._numbers(self.channels[1])
+            for i, cuts in enumerate(self.walked[some]):
+                self._store(self._part(tensors.walked, cuts), self._inner(numbers, i, cuts), first)
 
-    def sum_blocks(self, first: bool) -> None:
+    def sum_blocks(self, tensors: Tensors, first: bool) -> None:
         """Gradients of filters."""
-        for j, some in enumerate(self._some()):
-            self._transform_met(some)
-            numbers = self._cleared(self.tensors.channels[1])
-            for i, place in enumerate(some):
-                here, there = zip(*(a.walked(b, 0) for a, b in zip(self.walks, place, strict=True)), strict=True)
-                self._copy(self._inner(numbers, i, here), self._part(self.tensors.walked, there))
-            self.other(at(self.room.numbers), at(self.room.walked))
-            self._multiply(add=j > 0)
-        self.of_filters(at(self.room.filters), at(self.room.numbers))
-        self._store(self._taps(self.tensors.filters), self._filters(), first)
+        for some in self._some():
+            self._fetch(self.channels[0], tensors.met, self.met[some])
+            self.forward(at(self.memory.numbers), at(self.memory.met))
+            self._fetch(self.channels[1], tensors.walked, self.walked[some])
+            self.other(at(self.memory.numbers), at(self.memory.walked))
+            self._multiply(add=some.start > 0)
+        self.of_filters(at(self.memory.filters), at(self.memory.numbers))
+        self._store(self._taps(tensors.filters), self._filters(), first)
 
-    def _some(self) -> Iterator[list[tuple[int, ...]]]:
-        for begin in range(0, len(self.places), self.at_once):
-            yield self.places[begin : begin + self.at_once]
+    def _some(self) -> Iterator[slice]:
+        """The places, as many at a time as are transformed at once."""
+        for begin in range(0, len(self.met), self.at_once):
+            yield slice(begin, begin + self.at_once)
 
-    def _transform_filters(self) -> None:
-        self.backend.clear(self.room.numbers)
-        self._copy(self._filters(), self._taps(self.tensors.filters))
-        self.of_filters(at(self.room.numbers), at(self.room.filters))
+    def _transform_filters(self, filters: Any) -> None:
+        self.backend.clear(self.memory.numbers)
+        self._copy(self._filters(), self._taps(filters))
+        self.of_filters(at(self.memory.numbers), at(self.memory.filters))
 
-    def _transform_met(self, some: list[tuple[int, ...]]) -> None:
-        numbers, tensor = self._cleared(self.tensors.channels[0]), self.tensors.met
-        for i, place in enumerate(some):
-            along = zip(self.walks, place, tensor.shape[3:], strict=True)
-            here, there = zip(*(a.met(b, extent) for a, b, extent in along), strict=True)
-            self._copy(self._inner(numbers, i, here), self._part(tensor, there))
-        self.forward(at(self.room.numbers), at(self.room.met))
+    def _fetch(self, channels: int, tensor: Any, places: list[Cuts]) -> None:
+        """Segments of a tensor, zeros around what lies in it."""
+        numbers = self._numbers(channels)
+        self.backend.clear(numbers)
+        for i, cuts in enumerate(places):
+            self._copy(self._inner(numbers, i, cuts), self._part(tensor, cuts))
 
     def _multiply(self, add: bool = False) -> None:
         """For each frequency and group a product, as cuBLAS counts rows and columns."""
-        met, walked = self.tensors.channels
-        room, rows, direction = self.room, self.segments, self.kernel.direction
-        of_met, of_walked = (room.met, met, rows * met), (room.walked, walked, rows * walked)
-        filters, factor = (room.filters, self.tensors.filters.shape[1], met * walked), 1 / self.numbers
+        met, walked = self.channels
+        memory, rows, direction = self.memory, self.segments, self.kernel.direction
+        of_met, of_walked = (memory.met, met, rows * met), (memory.walked, walked, rows * walked)
+        filters, factor = (memory.filters, self.filters[1], met * walked), 1 / self.numbers
         if direction == "wgrad":
             self._product((AS_IT_IS, CONJUGATED), (met, walked, rows), factor, of_met, of_walked, filters, add)
         else:
@@ -256,34 +264,29 @@ class Segmented:
     def _numbers(self, channels: int) -> Any:
         """Segments: group, place, image, positions of short axes, channel, numbers."""
         shape = (self.groups, self.at_once, self.images, *self.shorts, channels, *self.lengths)
-        return dense(self.room.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
+        return dense(self.memory.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
 
-    def _cleared(self, channels: int) -> Any:
-        numbers = self._numbers(channels)
-        self.backend.clear(numbers)
-        return numbers
-
-    def _inner(self, numbers: Any, place: int, here: Any) -> Any:
+    def _inner(self, numbers: Any, place: int, cuts: Cuts) -> Any:
         """A part of the segments of a place."""
-        short, long = (tuple(s for s, a in zip(here, self.walks, strict=True) if a.short is kind) for kind in (True, False))
+        short, long = ([cuts[i][0] for i, a in enumerate(self.axes) if a.short is kind] for kind in (True, False))
         return numbers[(slice(None), place, slice(None), *short, slice(None), *long)]
 
-    def _part(self, tensor: Any, there: Any) -> Any:
+    def _part(self, tensor: Any, cuts: Cuts) -> Any:
         """A part of all images, its axes in the order of segments."""
-        short, long = ([i for i, a in enumerate(self.walks, 3) if a.short is kind] for kind in (True, False))
-        return tensor[(slice(None), slice(None), slice(None), *there)].transpose((1, 0, *short, 2, *long))
+        short, long = ([i for i, a in enumerate(self.axes, 3) if a.short is kind] for kind in (True, False))
+        return tensor[(slice(None), slice(None), slice(None), *(there for _, there in cuts))].transpose((1, 0, *short, 2, *long))
 
     def _filters(self) -> Any:
         """Numbers at the taps of filters: k, c, taps."""
-        shape = (*self.tensors.filters.shape[:2], *self.lengths)
-        numbers = dense(self.room.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
+        shape = (*self.filters, *self.lengths)
+        numbers = dense(self.memory.numbers, 0, shape, numpy_dtype(self.dtype), tuple(range(len(shape))))
         op = self.kernel.op
-        taps = [slice(0, (n - 1) * d + 1, d) for n, d, a in zip(op.taps, op.dilation, self.walks, strict=True) if not a.short]
+        taps = [slice(0, (n - 1) * d + 1, d) for n, d, a in zip(op.taps, op.dilation, self.axes, strict=True) if not a.short]
         return numbers[(slice(None), slice(None), *taps)]
 
     def _taps(self, filters: Any) -> Any:
         """Filters without the axes along which they have one tap."""
-        return filters[(slice(None), slice(None), *(0 if a.short else slice(None) for a in self.walks))]
+        return filters[(slice(None), slice(None), *(0 if a.short else slice(None) for a in self.axes))]
 
     # ---- copies
 

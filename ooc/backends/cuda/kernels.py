@@ -158,9 +158,9 @@ class Ending:
     def __call__(self, total: Any, tile: Tile, blocks: Mapping[str, Block]) -> None:
         if self.nothing:
             return
-        made = self.op.outputs[0]
-        region = made.region(tile)
-        operands = {"x": Block(total, region), "y": blocks[made.name], **({"b": blocks["b"]} if self.op.bias else {})}
+        output = self.op.outputs[0]
+        region = output.region(tile)
+        operands = {"x": Block(total, region), "y": blocks[output.name], **({"b": blocks["b"]} if self.op.bias else {})}
         self.kernel(dict(zip(self.dims, region, strict=True)), operands, True, True)
 
 

@@ -45,13 +45,13 @@ class BlasProduct:
     """y = alpha * a b, of tiles whose sums may be split."""
 
     def __init__(self, op: Any, backend: Any, tf32: bool) -> None:
-        self.op, self.backend, self.tf32, self.own = op, backend, tf32, own_kernel(op, backend)
+        self.op, self.backend, self.tf32, self.fallback = op, backend, tf32, own_kernel(op, backend)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         try:
             self.compute(tile, blocks, first, last)
         except UnsupportedError:  # of the layout of an operand, before anything is done
-            self.own(tile, blocks, first, last)
+            self.fallback(tile, blocks, first, last)
 
     def compute(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
         """Raises UnsupportedError where cuBLAS does not take the operands as they lie."""

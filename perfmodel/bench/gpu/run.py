@@ -35,15 +35,7 @@ SHARES = {
 }  # fmt: skip
 PARTS = tuple(SHARES)
 FILES = {part: f"{part}.jsonl" for part in PARTS}
-NEEDED = (
-    "cupy",
-    "numpy",
-    "highspy",
-    "lazy_loader",
-    "pytest",
-    "pybind11",
-    "setuptools",
-)  # to import; the rest is said where it is missing
+NEEDED = ("cupy", "numpy", "highspy", "lazy_loader", "pytest", "pybind11", "setuptools")  # what else is missing is told
 TELLING = ("beside_cudnn", "every_family", "random_plans", "overlap", "budgets")  # in the names of tests that come first
 SHARD = 32  # tests of a process: an error that spoils the device fails no more than these
 AT_ONCE = 4  # processes of tests, whose oracles keep a processor busy each

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ooc
 from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.ops import ACTIVATIONS
 from ooc.ops.descriptor import parse
+from ooc.runtime.engine import execute
 from tests.helpers.cpu_kernels import in_one_tile
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
@@ -168,6 +170,23 @@ def test_error_against_double_precision(kind: str, sizes: str) -> None:
     found = (in_one_tile(single, family, arrays) for family in ("winograd", "native"))
     error, usual = (np.abs(made - exact).max() / np.abs(exact).max() for made in found)
     assert error < 3e-6 and error < 8 * usual
+
+
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", "3 MiB", None])
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_exact_at_any_budget(kind: str, budget: str | None) -> None:
+    """Memory measured within what the plan says, and that within the budget; without a limit by this way."""
+    op = parse(f"conv.{kind} n=3 c=48 h=40 w=44 k=40 r=3 s=3 pad=1 dtype=f32")
+    rng = np.random.default_rng(7)
+    arrays = {o.name: rng.integers(-3, 4, o.shape).astype(np.float32) for o in op.inputs}
+    output, where = np.full(op.outputs[0].shape, np.nan, np.float32), ooc.device("cpu", budget=budget)
+    with where:
+        execute(op, arrays, {op.outputs[0].name: output})
+    np.testing.assert_array_equal(output, in_one_tile(op, "plain", arrays))
+    report = ooc.last_report()
+    assert report is not None and report.peak_bytes <= report.plans[0].peak_bytes
+    assert budget is not None or report.plans[0].kernel == "winograd"
+    assert where.device_bytes is None or report.plans[0].peak_bytes <= where.device_bytes
 
 
 def test_what_it_serves() -> None:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import random
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
-from emulated_device import execute, plan_of
+from cuda_running import Held
+from emulated_device import execute, on, plan_of
 from emulated_driver import EmulatedCuda, emulated
 from many_taps import PASSES, SHAPES, apart, numbers, op_of, widened
 from stand_in_fft import StandInFft
 
 from ooc.backends import gpu_workspace
+from ooc.backends.base import algorithms_of
 from ooc.backends.cuda import fft
+from ooc.backends.device_array import at
 from ooc.backends.null import GPU_KERNELS, NullBackend
-from ooc.ir.op import Op
+from ooc.errors import BudgetError
+from ooc.ir.op import Block, Op
+from ooc.ir.region import Span
 from ooc.model.calibration import load_device
 from ooc.ops.descriptor import parse
 from ooc.runtime.device import Device
 from ooc.schedule.place import Place
 from tests.helpers.cpu_kernels import in_one_tile
+
+GUARD = bytes(range(256)) * 16
 
 
 def by_cufft(op: Op, arrays: dict[str, Any], seed: int, cut: float = 1.0, backend: EmulatedCuda | None = None) -> Any:
@@ -86,10 +95,46 @@ def test_images_are_copied_together() -> None:
 def test_where_cufft_wants_more_room_our_kernel_computes(which: str) -> None:
     """And a warning tells."""
     op, backend = op_of(which, SHAPES[0], "f64"), emulated(0, cudnn=True)
-    backend._fft = StandInFft(backend.driver, backend.streams["compute"], share=40.0)
+    backend._libraries["fft"] = StandInFft(backend.driver, backend.streams["compute"], share=40.0)
     arrays = numbers(op)
     with pytest.warns(RuntimeWarning, match="many times slower than cuFFT, for some tiles: cuFFT: needs"):
         result = by_cufft(op, arrays, 0, backend=backend)
+    assert apart(result, in_one_tile(op, "plain", arrays)) < 1e-13
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_written_beside_the_room_that_is_planned(which: str, shape: str) -> None:
+    op, backend = op_of(which, shape, "f32"), emulated(0, cudnn=True)
+    need = int(next(o for o in backend.offers(op) if o.name == "cufft").workspace(op.dims))
+    arrays = numbers(op) | {o.name: np.zeros(o.shape, np.float32) for o in op.outputs}
+    with backend.driver.current():
+        memory = backend.allocate("device", need + len(GUARD))
+        with backend.driver.opened():
+            ctypes.memmove(at(memory) + need, GUARD, len(GUARD))
+        placed = {name: backend.place_copy(a, "device") for name, a in arrays.items()}
+    blocks = {o.name: Block(placed[o.name], tuple(Span(0, e) for e in o.shape)) for o in op.operands}
+    kernel = backend.kernel(op, "cufft", op.dims, memory[:need])
+    backend.begin()
+    with backend.lane("compute"):
+        kernel({d: Span(0, e) for d, e in op.dims.items()}, blocks, True, True)
+    assert algorithms_of(kernel) == {"cufft": 1} and backend.peek(memory[need:]).tobytes() == GUARD
+
+
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", "4 MiB", None])
+@pytest.mark.parametrize("which", PASSES)
+def test_device_memory_keeps_within_the_plan_and_the_budget(which: str, budget: str | None) -> None:
+    """As planned among all kernels; where transforms have no room, others compute."""
+    op, backend = op_of(which, "n=1 c=2 h=60 w=64 k=2 r=31 s=31 pad=15", "f64"), emulated(0, cudnn=True)
+    where, held, arrays = on(backend, budget), Held(backend.driver), numbers(op)
+    places = {o.name: Place.HOST for o in op.operands}
+    try:
+        plan = where.planner.plan(op, places)
+    except BudgetError:
+        assert budget == "2 KiB"
+        return
+    result = execute(plan, arrays, backend, random.Random(0))[op.outputs[0].name]
+    assert held.peak_bytes <= plan.peak_bytes <= (where.device_bytes or plan.peak_bytes)
     assert apart(result, in_one_tile(op, "plain", arrays)) < 1e-13
 
 
