@@ -40,6 +40,10 @@ class ArgumentError(ShapeError):
     ShapeError too, as which it was raised before."""
 
 
+class PositionError(ArgumentError, IndexError):
+    """An index that a tensor in a file has not, or that it does not take."""
+
+
 class DtypeError(OocError, TypeError):
     """A dtype that ooc does not compute with, or operands whose dtypes differ."""
 

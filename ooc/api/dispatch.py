@@ -10,7 +10,9 @@ import numpy as np
 
 from ooc.api.arguments import Array, as_float, channels_first, check_out, like, on_host, put
 from ooc.api.conversions import check_scalable, converted, reading, writing
-from ooc.api.foreign import empty_beside
+from ooc.api.deferred import deferrable, deferred, renamed
+from ooc.api.foreign import empty_beside, labels_of
+from ooc.api.labelled import labelled
 from ooc.api.options import KNOWN
 from ooc.errors import ArgumentError, DtypeError, OptionError
 from ooc.ir.bounds import Node
@@ -76,7 +78,12 @@ def compute(
             raw = True
     operands = {o.name: o for o in op.outputs}
     main = _main(op, inputs, image) if op.inputs else None
-    outs = [_array(r, operands[r.tensor], blend[1], main) for r in results]
+    if deferrable((r.out for r in results), blend, settings):
+        ops, held = (op, inputs) if not raw else converted(nodes_of(op), list(operands), inputs, {image: (scale, offset)})
+        later = deferred(ops, held, [(r.tensor, r.shape, r.see) for r in results], settings)
+        if later is not None:
+            return later
+    outs = [_array(r, operands[r.tensor], blend[1], main, op) for r in results]
     arrays = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, outs, strict=True)]
     if image in inputs and (scale is not None or offset is not None):
         check_scalable(inputs[image], scale, offset)
@@ -145,13 +152,14 @@ def _check_apart(op: Op, inputs: Mapping[str, Array], results: Sequence[Output],
                 raise ArgumentError(f"{op}: the output {result.tensor} overlaps {name}; pass an array of its own")
 
 
-def _array(result: Output, operand: Operand, beta: float, main: Array) -> Array:
-    """The user's output, or a new one beside the op's main input."""
+def _array(result: Output, operand: Operand, beta: float, main: Array, op: Op) -> Array:
+    """The user's output, or a new one beside the op's main input, labelled as that is."""
     if result.out is not None:
         return result.out
     if beta and result.blends:
         raise ArgumentError(f"beta={beta:g} adds to an existing output; pass it as out=")
-    return empty_beside(main, result.shape, numpy_dtype(operand.dtype))
+    made, labels = empty_beside(main, result.shape, numpy_dtype(operand.dtype)), labels_of(main)
+    return made if labels is None else labelled(labels, made, renamed(op, operand, len(result.shape)))
 
 
 def _check_holds(y: Operand, store: str) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ooc.api.labelled import OfLabelled, is_labelled, seen
 from ooc.backends.device_array import DeviceArray, Untouched, device_array, owner_of
 from ooc.errors import DtypeError, OutOfMemoryError, UnsupportedError
 from ooc.ir.op import numpy_dtype
 from ooc.runtime.stored import StoredArray, array_of
 from ooc.schedule.budget import show_bytes
-from ooc.sources.arrays import kind_of, source_of
-from ooc.sources.base import is_source
+from ooc.sources.arrays import ArraySource, kind_of, source_of
+from ooc.sources.protocol import is_source
 
 CUDA_KINDS = (2, 13)  # DLPack's device types kDLCUDA and kDLCUDAManaged
 MEMORY = ("__array_interface__", "__array_struct__", "__dlpack__")  # what an object in memory has, one of them
@@ -47,7 +48,7 @@ def known(name: str, array: Any) -> Any:
     if is_lazy(array):
         return array_of(name, source_of(name, array))
     try:
-        return _on_host(array)
+        return seen(array) if is_labelled(array) else _on_host(array)
     except Exception as error:  # of whatever library the object is
         raise DtypeError(f"{name}: cannot be seen as an array: {type(error).__name__}: {error}") from None
 
@@ -72,7 +73,7 @@ def written(name: str, array: Any) -> Any:
 
 def is_lazy(array: Any) -> bool:
     """Whether an object makes its numbers anew each time that it is asked: two looks at its first number share no memory."""
-    if not hasattr(array, "__array__") or isinstance(array, np.ndarray | np.generic):
+    if not hasattr(array, "__array__") or isinstance(array, np.ndarray | np.generic) or is_source(array):
         return False
     if type(array).__module__.split(".")[0] in LAZY:
         return True
@@ -154,6 +155,14 @@ def _empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return np.empty(shape, dtype) if tensor is None else _torch_empty(tensor, shape, np.dtype(dtype))
     owner = owner_of(array)
     return MAKERS.get(type(owner).__module__.split(".")[0], _cupy_empty)(owner, shape, np.dtype(dtype))
+
+
+def labels_of(array: Any) -> Any | None:
+    """The array of xarray that an argument was, if it was one."""
+    if isinstance(array, OfLabelled):
+        return array.owner
+    source = owner_of(array) if isinstance(array, StoredArray) else None
+    return source.array if isinstance(source, ArraySource) and is_labelled(source.array) else None
 
 
 def _tensor_behind(array: Any) -> Any | None:

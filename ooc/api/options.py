@@ -34,9 +34,10 @@ class ArrayLike(Protocol):
 TEXTS = {
     "arrays": """\
 Arrays: of NumPy with any strides; np.memmap, read and written through its file; of CuPy, PyTorch and whatever has the CUDA
-    array interface or DLPack, used where they lie; sources of `ooc.open` and `ooc.create`, and arrays of zarr, h5py, tensorstore,
-    dask and xarray, read by region (`ooc.as_source`; those of dask and xarray are inputs alone); of anything else in memory
-    np.asarray(array) is taken. All have one dtype unless said otherwise: float64, float32, float16 or bfloat16 (of ml_dtypes);
+    array interface or DLPack, used where they lie; sources of `ooc.open` and `ooc.create`, and arrays of zarr, h5py and
+    tensorstore, read by region (`ooc.as_source`); dask arrays, inputs alone, of which results stay lazy where a block of them
+    needs a region of x; arrays of xarray, of which results are such arrays, too; of anything else in memory np.asarray(array)
+    is taken. All have one dtype unless said otherwise: float64, float32, float16 or bfloat16 (of ml_dtypes);
     half types are computed in float32. Shapes: n images, c channels read, k channels made, `spatial` 1 to 3 axes (w; h x w;
     d x h x w), `taps` as many (s; r x s; t x r x s).
 Integers: uint8, uint16, int16, int32 and bool are read wherever these are, converted tile by tile to the floating dtype of the

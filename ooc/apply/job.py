@@ -36,8 +36,7 @@ from ooc.networks.writer import network
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.sources import Source, create
 from ooc.sources import open as open_source
-from ooc.sources.arranged import Arranged, arranged
-from ooc.sources.base import innermost
+from ooc.sources.around import Arranged, arranged, innermost
 from ooc.sources.beside import beside, check_place, making
 from ooc.sources.place import header_of
 from ooc.workers.begin import WorkRequest, forget, is_begun

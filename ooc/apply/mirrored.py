@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ooc.ir.region import Region, Span, extents
-from ooc.sources.base import Source
+from ooc.sources.protocol import Source
 
 
 class Mirrored:

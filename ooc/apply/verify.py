@@ -22,7 +22,7 @@ from ooc.networks.build import Built
 from ooc.networks.calls import Network
 from ooc.networks.layers import ResizeLayer, UpsampleLayer
 from ooc.ops.resize import BORDERS
-from ooc.sources.base import Source
+from ooc.sources.protocol import Source
 
 SIDE = 48  # positions of a window along an axis
 WHOLE = 1 << 30  # bytes of all tensors of a network up to which the reference computes the whole

@@ -22,7 +22,7 @@ from ooc.schedule.budget import show_bytes
 from ooc.schedule.lowering import Outside
 from ooc.schedule.place import CALLER
 from ooc.schedule.plan import Plan
-from ooc.sources.base import Source, is_source
+from ooc.sources.protocol import Source, is_source
 
 
 def of_caller(outside: Outside) -> bool:

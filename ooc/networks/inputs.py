@@ -17,8 +17,9 @@ from ooc.networks.layers.loss import losses_of
 from ooc.runtime import tensors
 from ooc.runtime.aliasing import overlap
 from ooc.runtime.stored import viewed
+from ooc.sources.around import innermost
 from ooc.sources.arrays import ArraySource, source_of
-from ooc.sources.base import Source, innermost, is_source
+from ooc.sources.protocol import Source, is_source
 
 
 def inputs_of(net: Network, x: Any, backend: Backend) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ooc.runtime.stored import viewed
 from ooc.runtime.tensors import fetched
 from ooc.schedule.lowering import Outside, Schedule
 from ooc.schedule.place import OUTSIDE
-from ooc.sources.base import is_source
+from ooc.sources.protocol import is_source
 
 HELD = 1 << 17  # steps of windows that are kept for the next run, of less than a kilobyte each
 

@@ -24,7 +24,7 @@ from ooc.networks.running import Running
 from ooc.networks.scene import NetworkSchedule
 from ooc.networks.tensors import Mode, Role
 from ooc.runtime.device import Device
-from ooc.sources.base import is_source
+from ooc.sources.protocol import is_source
 
 
 class Planned(Protocol):

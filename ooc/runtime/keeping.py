@@ -19,8 +19,8 @@ from ooc.runtime.tensors import Tensor, folder_beside, places_of
 from ooc.runtime.units import Keeping, Units, edges_of, ranges_of, unit_of
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.plan import Plan
-from ooc.sources.base import Source
 from ooc.sources.beside import folder_of_file
+from ooc.sources.protocol import Source
 
 RUN = 4 << 20  # bytes of units that are decoded at once, where there is room
 ROOM = 64 << 20  # bytes for units beside a device whose memory is not the host's, or without a limit

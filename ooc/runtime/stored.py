@@ -16,8 +16,10 @@ from ooc.backends.device_array import Untouched, host_array, owner_of
 from ooc.errors import UnsupportedError
 from ooc.ir.region import Region, Span, extents
 from ooc.native import address
+from ooc.sources.around import Around
 from ooc.sources.arrays import ArraySource
-from ooc.sources.base import Around, Array, FileSource, Source
+from ooc.sources.base import FileSource
+from ooc.sources.protocol import Array, Source
 from ooc.sources.raw import strides_of
 from ooc.sources.scratch import unpacked
 

@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 
 from ooc.ir.region import Region, Span, elements, extents
-from ooc.sources.arranged import Arranged
+from ooc.sources.around import Around, Arranged
 from ooc.sources.arrays import ArraySource
-from ooc.sources.base import Around, Array, FileSource, Source
+from ooc.sources.base import FileSource
+from ooc.sources.protocol import Array, Source
 from ooc.sources.scratch import Scratch
 from ooc.sources.units import inside
 from ooc.sources.view import View

@@ -14,7 +14,7 @@ from typing import Any
 
 from ooc.errors import ArgumentError, OptionError, ShapeError, shown
 from ooc.files.reached import regular
-from ooc.sources.base import FileSource, Source
+from ooc.sources.base import FileSource
 from ooc.sources.checks import numeric, sizes
 from ooc.sources.hdf5 import create_hdf5, open_hdf5
 from ooc.sources.images import create_image, open_image
@@ -22,6 +22,7 @@ from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
 from ooc.sources.place import NewTensor, TensorPath, place, writable
 from ooc.sources.position import Position, checked
+from ooc.sources.protocol import Source
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
 from ooc.sources.zarr_arrays import create_zarr, open_zarr

@@ -14,8 +14,9 @@ from numpy.ma import MaskedArray, is_masked
 
 from ooc.errors import DtypeError, OocError, ShapeError, StoreError
 from ooc.ir.region import Region, Span, extents, slices
-from ooc.sources.base import Array
+from ooc.sources.around import Indexed
 from ooc.sources.checks import check_unit, faults, numeric, sizes, within
+from ooc.sources.protocol import Array
 
 if TYPE_CHECKING:
     from typing import Self
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 READ_ONLY = {"dask", "xarray"}  # libraries whose arrays change in memory alone when they are written to
 
 
-class ArraySource:
+class ArraySource(Indexed):
     """An array of another library, read and written by its own indexing. It is never closed: whoever opened it does that.
 
     Fields:
@@ -123,8 +124,8 @@ def kind_of(array: Any) -> str:
 def as_source(array: Any) -> ArraySource:
     """An array of another library as a source: read and, where it can be, written by region.
 
-    Every function does this by itself with arrays of zarr, h5py, tensorstore, dask and xarray, and with all others that make
-    their numbers anew each time they are indexed. A dask or xarray array is an input alone.
+    Every function does this by itself with arrays of zarr, h5py and tensorstore, with those of dask and xarray where it computes
+    at once, and with all others that make their numbers anew each time they are indexed. A dask array is an input alone.
 
     Parameters:
         array: an object with shape, dtype, and indexing by slices, as in array[0:1, 5:9]; of NumPy's, what comes of that is

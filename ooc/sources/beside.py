@@ -12,11 +12,13 @@ from typing import Any
 from ooc.errors import StoreError, UnsupportedError
 from ooc.files.whole import beside as folder_beside
 from ooc.files.whole import move, near, sweep, turns
+from ooc.sources.around import innermost
 from ooc.sources.arrays import ArraySource
-from ooc.sources.base import FileSource, Source, innermost
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
 from ooc.sources.place import TensorPath, check_room, exists, place, writable
+from ooc.sources.protocol import Source
 from ooc.sources.raw import RawSource
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ooc.ir.region import Region
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
+from ooc.sources.protocol import Array
 from ooc.sources.raw import strides_of
 
 PIECE = 1 << 16  # bytes that are read at once into an array with gaps

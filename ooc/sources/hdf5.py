@@ -15,10 +15,11 @@ import numpy as np
 from ooc.errors import ArgumentError, StoreError
 from ooc.files.whole import PART
 from ooc.ir.region import Region, slices
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
 from ooc.sources.hdf5_links import check_dataset
 from ooc.sources.place import NewTensor, TensorPath, creating, exists
+from ooc.sources.protocol import Array
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import letters
 

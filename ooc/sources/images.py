@@ -14,9 +14,10 @@ from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.files.whole import sweep
 from ooc.files.whole import whole as written
 from ooc.ir.region import Region, slices
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults, library
 from ooc.sources.place import NewTensor, TensorPath, fresh
+from ooc.sources.protocol import Array
 
 MOST_PIXELS = 1 << 31
 MOST_WRITTEN = 1 << 28  # values of a picture that is collected in memory

@@ -10,10 +10,11 @@ import numpy as np
 
 from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.region import Region, extents
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
 from ooc.sources.gzipped import GzipSource
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh, header_of
+from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches, inside
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ooc.errors import ArgumentError, ShapeError, UnsupportedError, shown
-from ooc.sources.base import FileSource, Source
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
+from ooc.sources.protocol import Source
 
 # Format -> file, and what is named inside it.
 PATTERNS = {

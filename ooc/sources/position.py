@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ooc.errors import ArgumentError, shown
-from ooc.sources.base import Source
+from ooc.sources.protocol import Source
 from ooc.sources.view import View
 
 Position = Mapping[str, Sequence[float]]

@@ -16,8 +16,9 @@ from ooc.errors import StoreError
 from ooc.files.mapped import note_inode
 from ooc.files.reached import regular
 from ooc.ir.region import Region, extents
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
+from ooc.sources.protocol import Array
 from ooc.sources.units import batches, inside
 
 PIECE = 1 << 14  # elements that change their byte order at once on the way into a file

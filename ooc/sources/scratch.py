@@ -10,8 +10,9 @@ import numpy as np
 
 from ooc.files.unnamed import path_of, unnamed_file
 from ooc.ir.region import extents, whole
-from ooc.sources.base import Array, FileSource, Source
+from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
+from ooc.sources.protocol import Array, Source
 from ooc.sources.raw import RawSource, lengthen
 from ooc.sources.units import batches
 

@@ -17,9 +17,10 @@ import numpy as np
 from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import inside as within
 from ooc.ir.region import Region, Span
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh
+from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource
 from ooc.sources.units import inside
 
@@ -49,7 +50,7 @@ class TiffSource(FileSource):
         super().__init__(at.text, shape, dtype, level.axes.lower(), unit, buffer_bytes=4 * nbytes + index + (1 << 16))
         self.decode, self._lock = key.decode, threading.Lock()
         self.fd = os.open(at.file, os.O_RDONLY)  # of its own: threads read at once, each at its place
-        self._finish, self.nbytes = weakref.finalize(self, os.close, self.fd), os.fstat(self.fd).st_size
+        self._finish, self.file_bytes = weakref.finalize(self, os.close, self.fd), os.fstat(self.fd).st_size
 
     def _close(self, whole: bool) -> None:
         self._finish()
@@ -101,8 +102,8 @@ class TiffSource(FileSource):
         at, count = int(page.dataoffsets[index]), int(page.databytecounts[index])
         if not at or not count:
             return None
-        if at + count > self.nbytes:
-            raise StoreError(f"{self.path}: bytes {at} to {at + count} of a file of {self.nbytes}; it was truncated")
+        if at + count > self.file_bytes:
+            raise StoreError(f"{self.path}: bytes {at} to {at + count} of a file of {self.file_bytes}; it was truncated")
         data = os.pread(self.fd, count, at)
         if len(data) < count:
             raise EOFError(f"expected {count} bytes at {at}, got {len(data)}; the file was truncated")

@@ -6,8 +6,9 @@ import re
 
 from ooc.errors import ArgumentError, ShapeError
 from ooc.ir.region import Region, Span
-from ooc.sources.base import Around, Array, Source
+from ooc.sources.around import Around
 from ooc.sources.checks import within
+from ooc.sources.protocol import Array, Source
 
 PART = re.compile(r"\s*(?:(\d+)|(\d*)\s*:\s*(\d*))\s*")
 

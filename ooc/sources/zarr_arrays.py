@@ -18,9 +18,10 @@ from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreErr
 from ooc.files.reached import inside as within
 from ooc.files.whole import whole
 from ooc.ir.region import Region, slices
-from ooc.sources.base import Array, FileSource
+from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
 from ooc.sources.place import NewTensor, TensorPath, exists
+from ooc.sources.protocol import Array
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, node
 

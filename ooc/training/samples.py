@@ -18,7 +18,7 @@ from ooc.errors import ArgumentError, DtypeError, OocError, StoreError, shown
 from ooc.ir.region import Region, Span, extents
 from ooc.sources import Source
 from ooc.sources import open as open_source
-from ooc.sources.arranged import Arranged, arranged
+from ooc.sources.around import Arranged, arranged
 from ooc.sources.place import place
 from ooc.training.config import Paths
 

@@ -30,6 +30,7 @@ from ooc.runtime.device import Device
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import FILE
 from ooc.workers.levels import Kind, Level
+from ooc.workers.tiles import fitting
 
 PARTS = 64  # of a chain at least, where they are worth it; a half or a quarter where halo makes them dear
 DEARER = 0.12  # than in as few parts as memory allows
@@ -66,8 +67,8 @@ class Cutter:
         ends = [begin for begin, _ in grids[1:]] + [len(self.net.calls)]
         levels: list[Level] = []
         for (begin, grid), end in zip(grids, ends, strict=True):
-            if grid:
-                levels.append(self._chain(cutting, begin, end, grid))
+            if grid and (chain := self._chain(cutting, begin, end, grid)) is not None:
+                levels.append(chain)
                 continue
             for level in self._single(cutting, begin, end):
                 if level.kind is Kind.MOMENTS and levels and self._at_hand(levels[-1], level):
@@ -83,8 +84,8 @@ class Cutter:
         shape = segment(self.net, level.begin, level.end, as_operands=True).tensors[x].shape
         return before.kind is Kind.CHAIN and not before.own and x in makes and shape == self.net.tensors[x].shape
 
-    def _chain(self, cutting: Cutting, begin: int, end: int, grid: Grid, as_operands: bool = False) -> Level:
-        """A level of a chain, whose kernels are chosen now."""
+    def _chain(self, cutting: Cutting, begin: int, end: int, grid: Grid, as_operands: bool = False) -> Level | None:
+        """A level of a chain, whose kernels are chosen now; None: a tile of it is more than the budget, however small."""
         net = segment(self.net, begin, end, as_operands)
         kernels = f"fitting:{cutting.workspace}"
         proposal = Proposal("a part of a chain", grids=((0, grid),), kernels=kernels)
@@ -92,6 +93,10 @@ class Cutter:
         lowering = Lowering(net, middle, program(net, middle), self.scene)
         chosen = {item.call: lowering.plans[i].kernel for i, item in enumerate(lowering.made.items) if i in lowering.plans}
         judge, count = Judge(net, self.scene, self.budget), math.prod(grid)
+        try:
+            fitting(judge, middle, net)
+        except BudgetError:
+            return None
         prices, trial = Prices(judge), judge.trial(middle)
         compute, leave, back = prices.apart(trial)
         moving = [(i.what == "store", nbytes_of(net, n)) for i in trial.program.items for n in _moving(i)]
@@ -147,7 +152,8 @@ class Cutter:
             return []
         cuts = replace(cutting, prices=Prices(Judge(net, self.scene, self.budget)))
         ((_, grid),) = cuts.cut().grids
-        return [self._chain(cuts, i, i + 1, grid, as_operands=True)] if grid else []
+        chain = self._chain(cuts, i, i + 1, grid, as_operands=True) if grid else None
+        return [] if chain is None else [chain]
 
     def _priced(self, level: Level, computing: float) -> Level:
         """A level that reads and makes all of its tensors, with its seconds."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from ooc.ir.region import Region
-from ooc.sources.base import Around, Array, Source
+from ooc.sources.around import Around
+from ooc.sources.protocol import Array, Source
 
 
 class Noted(Around):

@@ -149,11 +149,8 @@ def tasks(
         BudgetError: a call does not fit.
         StoreError: files that cannot be read or made.
     """
-    if not isinstance(plan, NetworkPlan):
-        raise ArgumentError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+    check_inference(plan, "tasks")
     net, graph = plan.network, plan.network.graph
-    if net.mode is not Mode.INFER or net.lent or len(graph.inputs) != 1 or len(graph.outputs) != 1:
-        raise UnsupportedError("tasks: expected the plan of an inference (train=False) with one input and one output")
     (x,), (y,) = graph.inputs, graph.outputs
     read = Where.of("source", source)
     with read.open() as file:
@@ -165,6 +162,15 @@ def tasks(
     values = values_of(plan, parameters or {}, seed)
     request = WorkRequest(built, net.batch, plan.device, plan.budget, exact, values, read, result)
     return listed(run_of(request, folder, flag("resume", resume)))
+
+
+def check_inference(plan: NetworkPlan, what: str) -> None:
+    """Raise ArgumentError, UnsupportedError where a plan is none of an inference from one tensor to one."""
+    if not isinstance(plan, NetworkPlan):
+        raise ArgumentError(f"plan: expected what Graph.plan returned, got a {type(plan).__name__}")
+    net = plan.network
+    if net.mode is not Mode.INFER or net.lent or len(net.graph.inputs) != 1 or len(net.graph.outputs) != 1:
+        raise UnsupportedError(f"{what}: expected the plan of an inference (train=False) with one input and one output")
 
 
 def run_of(request: WorkRequest, folder: str | os.PathLike[str] | None, resume: bool) -> WorkFolder:

@@ -32,6 +32,7 @@ from ooc.workers.believed import checksum, sums_of
 from ooc.workers.levels import AT_THE_END, Kind
 from ooc.workers.noted import Noted
 from ooc.workers.sums import Sums, tree
+from ooc.workers.tiles import fitted
 from ooc.workers.where import settled
 from ooc.workers.work import ABOUT, WorkFolder
 
@@ -167,23 +168,12 @@ class Unit:
 
     def _plan(self, net: Network) -> NetworkPlan:
         """The plan of its tiles, in ever smaller ones until they fit. Raises BudgetError."""
-        with self._level():
-            judge = self._judge(net)
-            proposal = self._proposal(judge, net)
-            needed = judge.needs(proposal)
-        if self.budget is not None and needed > self.budget:
-            raise BudgetError(f"{net.graph.name}: a tile takes {show_bytes(needed)}, the budget is {show_bytes(self.budget)}")
-        return NetworkPlan.of(judge, "tasks", {}, proposal, needed)
-
-    def _proposal(self, judge: Judge, net: Network) -> Proposal:
-        """As the level has it, in tiles that fit."""
         proposal = self.level.proposal
         assert proposal is not None
         if self.level.kind == Kind.CHAIN:
             proposal = replace(proposal, cells=self.level.cells(self.number))
-            while not judge.fits(proposal) and (smaller := halved(proposal, net)) is not None:
-                proposal = smaller
-        return proposal
+        with self._level():
+            return fitted(self._judge(net), proposal, net)
 
     def _streamed(self, net: Network) -> Proposal:
         whole = Proposal("at once")
@@ -216,19 +206,6 @@ KINDS: dict[Kind, Callable[[Unit], None]] = {
     Kind.CHAIN: Unit.chain, Kind.ALONE: Unit.chain, Kind.MOMENTS: Unit.moments, Kind.MERGE: Unit.merge, Kind.FLUSH: Unit.flush,
     Kind.PUT: Unit.put,
 }  # fmt: skip
-
-
-def halved(proposal: Proposal, net: Network) -> Proposal | None:
-    """The same tiles, each in two; None: they are single positions. Shares of a finer grid lie within those of a coarser one."""
-    ((begin, grid),) = proposal.grids
-    batch, _, *extent = net.tensors[net.calls[-1].makes[0]].shape
-    room = [e / n for e, n in zip((batch, *extent), grid, strict=True)]
-    axis = max(range(len(grid)), key=room.__getitem__)
-    if room[axis] < 2:
-        return None
-    finer = tuple(2 * n if i == axis else n for i, n in enumerate(grid))
-    cells = tuple((*at[:axis], 2 * at[axis] + half, *at[axis + 1 :]) for at in proposal.cells for half in range(2))
-    return replace(proposal, grids=((begin, finer),), cells=cells)
 
 
 def moments_of(net: Network, extent: tuple[int, ...]) -> Network:

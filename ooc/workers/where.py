@@ -14,8 +14,8 @@ from ooc.ir.region import Span
 from ooc.runtime.store import file_behind
 from ooc.sources import Source
 from ooc.sources import open as open_source
-from ooc.sources.arranged import Arranged
-from ooc.sources.base import FileSource, innermost
+from ooc.sources.around import Arranged, innermost
+from ooc.sources.base import FileSource
 from ooc.sources.beside import location, meet, state_of
 from ooc.sources.checks import faults
 from ooc.sources.place import place

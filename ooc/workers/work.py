@@ -32,6 +32,7 @@ from ooc.networks.tensors import Mode
 from ooc.networks.writer import network
 from ooc.runtime.journal import Journal, load, store
 from ooc.sources import Source
+from ooc.sources.around import Arranged
 from ooc.sources.beside import location, put
 from ooc.sources.checks import faults
 from ooc.sources.raw import RawSource
@@ -172,7 +173,9 @@ class WorkFolder:
             number = list(full.tensors).index(name)
             return stack.enter_context(self._file(f"{piece}-{number}", tensor.shape, tensor.dtype, writing))
         if result.direct:
-            return piece_of(stack.enter_context(self.sink("r+" if writing else "r")), samples)
+            part = piece_of(stack.enter_context(self.sink("r+" if writing else "r")), samples)
+            more = len(tensor.shape) - len(part.shape)  # axes of extent 1, which some layers have for one sample alone
+            return Arranged(part, (*range(len(part.shape)), *[None] * more)) if more else part
         shape = (self.about.samples, *tensor.shape[1:])
         return piece_of(stack.enter_context(self._file("result", shape, tensor.dtype, writing)), samples)
 

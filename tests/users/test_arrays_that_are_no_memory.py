@@ -12,7 +12,7 @@ import pytest
 
 import ooc
 from ooc.ir.region import whole
-from ooc.sources.base import is_source
+from ooc.sources.protocol import is_source
 
 X = np.arange(2 * 4 * 6 * 6, dtype=np.float32).reshape(2, 4, 6, 6) % 7
 W, PLANE = np.ones((4, 4, 3, 3), np.float32), np.ones((3, 4), np.float32)

@@ -153,3 +153,26 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path: Pat
         ooc.tasks(plan, tmp_path / "x.npy", tmp_path / "y.npy")
     with pytest.raises(ooc.ShapeError, match="tasks"):
         ooc.run_tasks(["what"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 17])
+def test_a_result_without_space(samples: int, tmp_path: Path) -> None:
+    """Of one sample a fully connected layer has another shape, and pieces of a batch may be of one sample."""
+    graph = ooc.Graph("dense")
+    graph.output(graph.linear(graph.flatten(graph.conv(graph.input("x", (2, 12, 12)), 4, 3, stride=2)), 10))
+    plan = graph.plan(batch=samples, train=False, budget="64 KiB")
+    x = np.random.default_rng(0).standard_normal((samples, 2, 12, 12)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    ooc.run_tasks(ooc.tasks(plan, tmp_path / "x.npy", tmp_path / "y.npy"))
+    with plan.session() as session:
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), session.forward(x), 1e-5, 1e-5)
+
+
+@pytest.mark.usefixtures("finer")
+def test_a_sum_over_more_than_the_budget_is_a_level_of_its_own(tmp_path: Path) -> None:
+    graph = random_graph(12053)
+    plan = graph.plan(batch=1, train=False, budget="16 KiB", device=cpu(), deterministic=True)
+    x = np.random.default_rng(0).standard_normal((1, *graph.shapes[next(iter(graph.inputs))])).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    ooc.run_tasks(ooc.tasks(plan, tmp_path / "x.npy", tmp_path / "y.npy"))
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), session(plan, x))

@@ -1,0 +1,106 @@
+"""`ooc.dask.apply`: a planned network on a dask array, block by block or through files, here and on a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+
+da = pytest.importorskip("dask.array")
+xarray = pytest.importorskip("xarray")
+dask = pytest.importorskip("ooc.dask")
+
+X = np.random.default_rng(3).standard_normal((2, 2, 40, 48)).astype(np.float32)
+
+
+def pyramid() -> ooc.Graph:
+    """Levels that meet again: results see their neighbourhood alone."""
+    g = ooc.Graph("pyramid")
+    fine = g.activation(g.conv(g.input("x", X.shape[1:]), 8, 3, padding=1), "relu")
+    coarse = g.upsample(g.conv(g.pool(fine, 2), 8, 3, padding=1), (40, 48))
+    g.output(g.conv(g.concat(coarse, fine), 3, 1))
+    return g
+
+
+def normed() -> ooc.Graph:
+    """Statistics of all of the tensor."""
+    g = ooc.Graph("normed")
+    h = g.activation(g.instance_norm(g.conv(g.input("x", X.shape[1:]), 8, 3, padding=1)), "relu")
+    g.output(g.conv(h, 3, 3, padding=1))
+    return g
+
+
+def dense() -> ooc.Graph:
+    """A result without space."""
+    g = ooc.Graph("dense")
+    h = g.conv(g.input("x", X.shape[1:]), 8, 3, padding=1, stride=4)
+    g.output(g.linear(g.flatten(h), 10))
+    return g
+
+
+GRAPHS = (pyramid, normed, dense)
+Build = Callable[[], ooc.Graph]
+
+
+def whole(plan: ooc.NetworkPlan, x: Any = X) -> Any:
+    with plan.session() as session:
+        return session.forward(x)
+
+
+@pytest.mark.parametrize("chunks", [(1, 2, 16, 20), (2, 1, 40, 48)], ids=str)
+@pytest.mark.parametrize("budget", ["64 KiB", None])
+@pytest.mark.parametrize("build", GRAPHS)
+def test_the_result_of_the_whole(build: Build, budget: str | None, chunks: tuple[int, ...], tmp_path: Path) -> None:
+    plan = build().plan(batch=2, train=False, budget=budget)
+    y = dask.apply(plan, da.from_array(X, chunks=chunks), folder=tmp_path)
+    assert isinstance(y, da.Array) and not os.listdir(tmp_path)
+    expected = whole(plan)
+    assert y.shape == expected.shape and y.dtype == expected.dtype
+    for _ in range(2):
+        np.testing.assert_allclose((y + 1).compute(scheduler="threads"), expected + 1, 1e-5, 1e-5)
+        assert not os.listdir(tmp_path), "files stay behind"
+
+
+def test_parameters_and_labels() -> None:
+    graph = pyramid()
+    plan = graph.plan(batch=2, train=False)
+    with plan.session(seed=5) as session:
+        parameters, expected = session.parameters(), session.forward(X)
+    coords = {"y": np.arange(40), "band": ["a", "b"]}
+    x = xarray.DataArray(X, coords, ("t", "band", "y", "x"), attrs={"from": "here"}).chunk({"t": 1, "y": 20})
+    for options in ({"seed": 5}, {"parameters": parameters}):
+        y = dask.apply(plan, x, **options)
+        assert isinstance(y, xarray.DataArray) and isinstance(y.data, da.Array)
+        assert y.dims == x.dims and {*y.coords} == {"y"} and y.attrs == x.attrs
+        np.testing.assert_allclose(y, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("build", GRAPHS)
+def test_on_a_cluster(build: Build) -> None:
+    plan = build().plan(batch=2, train=False, budget="64 KiB")
+    y = dask.apply(plan, da.from_array(X, chunks=(1, 2, 16, 20)))
+    with dask.local(2):
+        np.testing.assert_allclose(y.compute(), whole(plan), 1e-5, 1e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    plan = pyramid().plan(batch=2, train=False)
+    x = da.from_array(X, chunks=20)
+    with pytest.raises(ooc.DtypeError, match="x: expected a dask array"):
+        dask.apply(plan, X)
+    with pytest.raises(ooc.ShapeError, match="x: expected"):
+        dask.apply(plan, x[:1])
+    with pytest.raises(ooc.ShapeError, match="x: expected"):
+        dask.apply(plan, x.astype("f8"))
+    with pytest.raises(ooc.ArgumentError, match="plan: expected"):
+        dask.apply("plan", x)
+    trained = pyramid()
+    trained.loss("mse", trained.outputs[0])
+    with pytest.raises(ooc.UnsupportedError, match="expected the plan of an inference"):
+        dask.apply(trained.plan(batch=2, optimizer=ooc.SGD(0.1)), x)
