@@ -1,8 +1,11 @@
 """What `ooc` offers: each name is imported from where it stands here once somebody uses it."""
 
 from . import dask as dask
+from . import diffusers as diffusers
 from . import errors as errors
+from . import monai as monai
 from . import networks as networks
+from . import nnunet as nnunet
 from . import onnx as onnx
 from . import torch as torch
 from .api.backward import (

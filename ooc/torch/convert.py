@@ -111,6 +111,33 @@ class Forward:
         self.__init__(**state)  # type: ignore[misc]
 
 
+class Conversion:
+    """The forward functions that stand for those of a module and of all modules inside: for good, or while a block runs.
+
+    Parameters:
+        model: the module.
+        terms: how it runs.
+    """
+
+    def __init__(self, model: torch.nn.Module, terms: Terms) -> None:
+        inside = replace(terms, inside=True)
+        modules = (m for m in model.modules() if not isinstance(m, torch.nn.Identity))
+        self.forwards = [Forward(m, terms if m is model else inside) for m in modules]  # which do not keep the modules
+
+    def put(self) -> None:
+        """From now on they are the modules', but of those that have a forward function of their own."""
+        for forward in self.forwards:
+            forward.module.__dict__.setdefault(FORWARD, forward)
+
+    def __enter__(self) -> None:
+        self.put()
+
+    def __exit__(self, *error: object) -> None:
+        for forward in self.forwards:
+            if forward.module.__dict__.get(FORWARD) is forward:
+                del forward.module.__dict__[FORWARD]
+
+
 def _tensors(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves((tuple(args), dict(keywords))) if isinstance(t, torch.Tensor)]
 
@@ -160,11 +187,7 @@ def convert_model(
     if not isinstance(model, torch.nn.Module):
         raise OptionError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     revert_model(model)
-    terms = Terms(budget, device, policy)
-    inside = replace(terms, inside=True)
-    for module in model.modules():
-        if FORWARD not in module.__dict__ and not isinstance(module, torch.nn.Identity):
-            module.__dict__[FORWARD] = Forward(module, terms if module is model else inside)
+    Conversion(model, Terms(budget, device, policy)).put()
     if example is not None:
         args = example if isinstance(example, tuple) else (example,)
         _try(model, args)
