@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from ooc.errors import ArgumentError
+from ooc.sources.place import place
 
 SPACE = "zyx"  # letters of spatial axes, the last ones for fewer
 COLOUR = "s"  # what pictures call their channels
@@ -26,8 +27,17 @@ def output_axes(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     letters = model_axes(len(shape) - 2)[: len(shape)]
     suffix = Path(path.partition("::")[0].lower().split(":")[0]).suffix
     axes = letters
+    at = place(path)
+    if at.is_ome:
+        kept = SPACE if at.is_label else f"c{SPACE}"
+        axes = "".join(a for a, e in zip(letters, shape, strict=True) if e > 1 or a in kept)
     if suffix in SQUEEZED:
         axes = "".join(letter for letter, e in zip(letters, shape, strict=True) if e > 1 or letter in SPACE)
     if suffix in PICTURES and "c" in axes:
         axes = axes.replace("c", "") + "c"
     return axes, letters
+
+
+def named_axes(path: str, axes: str) -> str:
+    """Letters as a file has them: images with levels have no batch, but time."""
+    return axes.replace("n", "t") if place(path).is_ome else axes

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ooc.apply.apart import planned
-from ooc.apply.axes import COLOUR, SPACE, model_axes, output_axes
+from ooc.apply.axes import COLOUR, SPACE, model_axes, named_axes, output_axes
 from ooc.apply.mirrored import Mirrored
 from ooc.apply.models import opened, with_remedy
-from ooc.apply.positions import positions
+from ooc.apply.positions import by_letter, positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
@@ -38,6 +38,7 @@ from ooc.sources import Source, create
 from ooc.sources import open as open_source
 from ooc.sources.around import Arranged, arranged, innermost
 from ooc.sources.beside import beside, check_place, making
+from ooc.sources.ome_zarr import version_of
 from ooc.sources.place import header_of
 from ooc.workers.begin import WorkRequest, forget, is_begun
 from ooc.workers.result import Result
@@ -65,6 +66,7 @@ class Application:
         verify: how many windows of the result are computed again.
         apart: whether a plan under a budget is searched for in a process of its own.
         trust: whether the model may run code, and the input may lead to other files.
+        ome: of an output of OME-Zarr, its version: "0.5", "0.4"; "": 0.5, of labels that of their image.
     """
 
     model: str
@@ -82,6 +84,7 @@ class Application:
     verify: int = 0
     apart: bool = False
     trust: bool = False
+    ome: str = ""
     resumes: bool = field(init=False, default=False)  # whether the output may be that of a run that was begun
     checked: list[Found] = field(init=False, default_factory=list)
     file: Source = field(init=False)
@@ -347,7 +350,8 @@ class Application:
         axes, letters = output_axes(self.output, self.made)
         shape, position = [self.made[letters.index(letter)] for letter in axes], self._position()
         like = None if position is None else self.file
-        sink = create(beside(self.output, folder), shape, self._dtype, axes, like=like, position=position)
+        named, ome = named_axes(self.output, axes), self.ome or version_of(self.output)
+        sink = create(beside(self.output, folder), shape, self._dtype, named, like=like, position=position, ome=ome)
         return arranged(sink, axes, letters)
 
     def _result(self, name: str) -> Result:
@@ -356,7 +360,8 @@ class Application:
         shape, position = [self.made[letters.index(letter)] for letter in axes], self._position()
         where = Where(absolute(self.output), tuple(axes.find(letter) for letter in letters))
         about = {
-            "shape": shape, "dtype": self._dtype.str, "axes": axes, "overwrite": self.overwrite,
+            "shape": shape, "dtype": self._dtype.str, "axes": named_axes(self.output, axes), "overwrite": self.overwrite,
+            "ome": self.ome or version_of(self.output),
             "like": None if position is None else plain(Where(absolute(self.input), trust=self.trust)), "position": position,
         }  # fmt: skip
         tensor = self.network.tensors[self.network.outputs[0]]
@@ -371,15 +376,11 @@ class Application:
 
     def _position(self) -> dict[str, tuple[float, float]] | None:
         """Where the result lies in the input's file, by letter of an axis of space: of its position 0, and its step. None: it is
-        not known, or no header tells of it."""
-        whole = innermost(self.file)
+        not known, or the file tells of no place."""
         lines = positions(self.graph)
         if self.windows and lines:
             lines = [a.then(b) for a, b in zip(lines, positions(self.behind) or (), strict=True)]
-        letters = [letter for letter in self._letters if letter in SPACE]
-        if header_of(whole) is None or not lines or letters != [letter for letter in self.file.axes if letter in SPACE]:
-            return None
-        return {letter: (line.offset, line.step) for letter, line in zip(SPACE[-len(lines) :], lines, strict=True)}
+        return None if lines is None else by_letter(self.file, self._letters, lines)
 
     @property
     def notes(self) -> list[str]:

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from ooc.apply.axes import SPACE
 from ooc.networks import layers
 from ooc.networks.build import Built
+from ooc.sources import Source
+from ooc.sources.around import innermost
+from ooc.sources.geometry import geometry_of
+from ooc.sources.place import header_of
 
 FINEST = 1 << 12  # denominator of a quotient of lengths
 Shape = tuple[int, ...]
@@ -50,6 +55,16 @@ def positions(graph: Built) -> list[AxisPositions] | None:
         times, lines = min(whole, key=lambda one: one[0])
         known[node.made] = times + any(line.step != 1 for line in moved), [a.then(b) for a, b in zip(lines, moved, strict=True)]
     return known[y][1] if y in known else None
+
+
+def by_letter(file: Source, letters: str, lines: Sequence[AxisPositions]) -> dict[str, tuple[float, float]] | None:
+    """Offset and step by letter of an axis of space; None where a file tells of no place, or has other axes of space than the
+    network. letters: of the file's axes, as the network takes them."""
+    told = header_of(innermost(file)) is not None or geometry_of(file)
+    wanted, there = ([letter for letter in axes if letter in SPACE] for axes in (letters, file.axes))
+    if not told or not lines or wanted != there:
+        return None
+    return {letter: (line.offset, line.step) for letter, line in zip(SPACE[-len(lines) :], lines, strict=True)}
 
 
 def _moved(layer: object, read: Shape, out: Shape) -> list[AxisPositions] | None:

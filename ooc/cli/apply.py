@@ -36,7 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `ooc apply`."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a .pt2 file of torch.export.save")
     parser.add_argument("--input", required=True, metavar="IN", help=READS)
-    parser.add_argument("--output", metavar="OUT", help="x.npy, x.zarr[/path], x.h5:/dataset, x.tif, x.nii or x.png")
+    parser.add_argument(
+        "--output", metavar="OUT", help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.nii or x.png"
+    )
     parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
     parser.add_argument("--axes", default="", metavar="LETTERS", help="of the input's axes, of n, c, z, y, x; default: as the "
                         "file tells, else as the model has them")  # fmt: skip
@@ -54,6 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
     parser.add_argument("--trust", action="store_true", help="the files are from someone you trust: a .pt2 model may run code, "
                         "an input lead to files elsewhere")  # fmt: skip
+    parser.add_argument("--ome", default="", metavar="V", help='version of an OME-Zarr output, "0.5" (default; of labels that of '
+                        'their image) or "0.4"')  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     spread.arguments(parser)
 
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError("--output: expected a file to write; --plan alone writes nothing")
     job = Application(
         args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust,
+        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust, ome=args.ome,
     )  # fmt: skip
     shared = spread.asked(args)
     if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet

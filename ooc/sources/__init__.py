@@ -20,6 +20,7 @@ from ooc.sources.hdf5 import create_hdf5, open_hdf5
 from ooc.sources.images import create_image, open_image
 from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
+from ooc.sources.ome_zarr import create_ome
 from ooc.sources.place import NewTensor, TensorPath, place, writable
 from ooc.sources.position import Position, checked
 from ooc.sources.protocol import Source
@@ -33,8 +34,19 @@ OPENERS: dict[str, Callable[[TensorPath, bool], FileSource]] = {
     "npy": open_npy, "zarr": open_zarr, "tiff": open_tiff, "hdf5": open_hdf5, "nifti": open_nifti,
     "image": open_image,
 }  # fmt: skip
+
+
+def _zarr(at: TensorPath, tensor: NewTensor) -> FileSource:
+    """An array, or an image with levels."""
+    if at.is_ome:
+        return create_ome(at, tensor)
+    if tensor.ome:
+        raise ArgumentError(f"{at.text}: ome: images are named x.ome.zarr, their labels x.ome.zarr/labels/name")
+    return create_zarr(at, tensor)
+
+
 CREATORS: dict[str, Callable[[TensorPath, NewTensor], FileSource]] = {
-    "npy": create_npy, "zarr": create_zarr, "tiff": create_tiff, "hdf5": create_hdf5, "nifti": create_nifti,
+    "npy": create_npy, "zarr": _zarr, "tiff": create_tiff, "hdf5": create_hdf5, "nifti": create_nifti,
     "image": create_image,
 }  # fmt: skip
 
@@ -81,23 +93,25 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
 def create(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, axes: str = "", chunks: Sequence[int] | None = None,
     shards: Sequence[int] | None = None, like: Source | None = None, *, position: Position | None = None,
-    overwrite: bool = False,
+    overwrite: bool = False, ome: str = "",
 ) -> Source:  # fmt: skip
     """A new tensor in a file, to be written by region. What is not written is zero.
 
     Parameters:
-        path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "x.h5:/dataset" (in a new file or one that is there), "x.tif"
-            (uncompressed), "x.nii", or "x.png" (at most 2^28 values, written when it is closed).
+        path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "x.ome.zarr" and "x.ome.zarr/labels/name" (OME-Zarr: axes of tczyx;
+            coarser levels are made when it is closed, means, of labels every other), "x.h5:/dataset" (in a new file or one that
+            is there), "x.tif" (uncompressed), "x.nii", or "x.png" (at most 2^28 values, written when it is closed).
         shape: extents, 1 or more each.
         dtype: a NumPy dtype of numbers that the format has.
         axes: a different lower-case letter per axis; default "": those of `like` if it has as many axes, else none.
         chunks: of .zarr and .h5; default None: for .zarr those of about 2 MiB, for .h5 none.
         shards: of .zarr, multiples of the chunks; default None: none. Writes are made of whole shards or else whole chunks.
-        like: a source whose axes the file takes over and, from .nii to .nii, affine, spacing and units, of a part its own;
-            default None.
+        like: a source whose axes the file takes over and, between .nii and OME-Zarr, spacing, origin and units, from .nii to .nii
+            the affine, of a part its own; default None.
         position: where the tensor lies among the positions of `like`, by letter of an axis: of its position 0, and how many of
             them one step is, as in {"z": (2, 1), "y": (0.5, 2)}; default None: where `like` lies.
         overwrite: whether to replace what is there; default False.
+        ome: of OME-Zarr the version, "0.5" (Zarr 3) or "0.4" (Zarr 2); default "": 0.5, of labels that of their image.
 
     Returns:
         source: open for reading and writing.
@@ -128,4 +142,6 @@ def create(
             raise ShapeError(f"{at.text}: chunks or shards {unit}: expected an extent for each axis of {extents}")
     native = numeric(at.text, dtype).newbyteorder("=")
     whole, lies = checked(at.text, like, position)
-    return CREATORS[at.kind](at, NewTensor(extents, native, letters, chunked, sharded, whole, overwrite, lies))
+    if not isinstance(ome, str) or (ome and at.kind != "zarr"):
+        raise OptionError(f"{at.text}: ome: expected a version of OME-Zarr for a path to one, got {shown(ome)}")
+    return CREATORS[at.kind](at, NewTensor(extents, native, letters, chunked, sharded, whole, overwrite, lies, ome))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,7 @@ class FileSource(Indexed):
 
     unit: extents of what the file stores in one piece. whole_units: whether writes must be made of whole units. trust: whether it
     may lead to files elsewhere. sequential: whether it is read from its beginning on alone. header: the library's, of a format
-    that has one.
+    that has one. geometry: where positions lie in the world, by letter of an axis, as far as the file tells.
     """
 
     whole_units = False
@@ -30,6 +32,7 @@ class FileSource(Indexed):
     sequential = False
     copy: FileSource | None = None  # a raw one, of a sequential source that functions read
     header: Any = None
+    geometry: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "", unit: tuple[int, ...] | None = None,

@@ -17,6 +17,7 @@ from ooc.sources.arrays import ArraySource
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
+from ooc.sources.ome_zarr import announce, complete
 from ooc.sources.place import TensorPath, check_room, exists, place, writable
 from ooc.sources.protocol import Source
 from ooc.sources.raw import RawSource
@@ -42,7 +43,8 @@ def _check_room(at: TensorPath, overwrite: bool) -> None:
 def beside(path: str, folder: Path) -> str:
     """The path of a tensor in a folder, of the same format as the one that it is to become."""
     at = place(path)
-    return str(folder / os.path.basename(at.file)) + (f":{at.inside}" if at.kind == "hdf5" else "")
+    inside = f":{at.inside}" if at.kind == "hdf5" else at.inside if at.is_label else ""
+    return str(folder / os.path.basename(at.file)) + inside
 
 
 @contextmanager
@@ -72,16 +74,22 @@ def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object]
         _check_room(at, overwrite)
         if at.kind == "zarr":
             sweep_zarr(draft.file)
-            make_groups(at)
+            version = complete(file_of(draft)) if at.is_ome else 0
+            if at.is_label:
+                announce(at, version, listed=False)
+            else:
+                make_groups(at)
         merges = at.kind == "hdf5" and target.exists()
         if merges:
             merge_hdf5(at, draft.file, overwrite)
-        moved = stack.enter_context(near(Path(draft.file), target))
+        moved = stack.enter_context(near(Path(file_of(draft)), target))
         told(moved)
         try:
             move(moved, target, overwrite or merges)
         except FileExistsError:
             raise exists(at.text) from None
+        if at.is_label:
+            announce(at, version)
 
 
 def file_of(at: TensorPath) -> str:

@@ -12,6 +12,7 @@ from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.region import Region, extents
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
+from ooc.sources.geometry import METERS, Geometry, Spacing, geometry_of, spacing
 from ooc.sources.gzipped import GzipSource
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh, header_of
 from ooc.sources.protocol import Array
@@ -32,7 +33,7 @@ class ScaledSource(FileSource):
         held = stored.buffer_bytes + PIECE * (stored.dtype.itemsize + 3 * 8)
         super().__init__(stored.path, stored.shape, np.dtype(np.float32), stored.axes, buffer_bytes=held)
         self.stored, self.slope, self.inter, self.header = stored, slope, inter, header
-        self.sequential = stored.sequential
+        self.sequential, self.geometry = stored.sequential, stored.geometry
 
     def _read(self, region: Region, out: Array) -> None:
         for part in batches(region, self.unit, PIECE):
@@ -63,8 +64,17 @@ def open_nifti(at: TensorPath, writable: bool) -> FileSource:
         source = GzipSource(at.text, at.file, shape, dtype, offset, axes)
     else:
         source = RawSource(at.text, at.file, shape, dtype, offset, axes, writable)
-    source.header = header
+    source.header, source.geometry = header, _geometry(header, axes)
     return ScaledSource(source, slope, inter, header) if scaled else source
+
+
+def _geometry(header: Any, axes: str) -> dict[str, Spacing]:
+    """Steps and units; where the volume lies is told by the affine, which turns it too."""
+    space, time = header.get_xyzt_units()
+    units = {"t": time, **dict.fromkeys("zyx", space), "c": "unknown"}
+    zooms = dict(zip(axes[::-1], header.get_zooms(), strict=False))
+    lies = {a: spacing(zooms[a], 0.0, "" if units[a] == "unknown" else units[a]) for a in axes}
+    return {a: told for a, told in lies.items() if told is not None}
 
 
 def _header(nibabel: Any, at: TensorPath, zipped: bool) -> Any:
@@ -96,7 +106,7 @@ def create_nifti(at: TensorPath, tensor: NewTensor) -> RawSource:
         offset = int(header.get_data_offset())
         lengthen(at.file, offset + math.prod(tensor.shape) * tensor.dtype.itemsize)
         source = RawSource(at.text, at.file, tensor.shape, tensor.dtype, offset, AXES[-rank:], writable=True)
-    source.header = header
+    source.header, source.geometry = header, _geometry(header, AXES[-rank:])
     return source
 
 
@@ -114,7 +124,22 @@ def _new_header(nibabel: Any, at: TensorPath, tensor: NewTensor) -> Any:
         header.set_data_offset(size + 4)
         if like is not None:
             _take_over(header, like, tensor)
+        elif lies := geometry_of(tensor.like):
+            _lay(header, lies, tensor)
     return header
+
+
+def _lay(header: Any, lies: Geometry, tensor: NewTensor) -> None:
+    """Steps, units and origin of a tensor of another format, in millimetres."""
+    axes = AXES[-len(tensor.shape) :][::-1]
+    along = [lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in axes]
+    factors = [METERS[s.unit] / METERS["millimeter"] if s.unit in METERS else 1.0 for s in along]
+    header.set_zooms([s.step * f for s, f in zip(along, factors, strict=True)])
+    affine = np.diag([*[s.step * f for s, f in zip(along, factors, strict=True)][:3], *[1.0] * max(0, 3 - len(along)), 1.0])
+    affine[: min(3, len(along)), 3] = [s.origin * f for s, f in zip(along, factors, strict=True)][:3]
+    header.set_sform(affine, ALIGNED)
+    if any(s.unit in METERS for a, s in zip(axes, along, strict=True) if a in "zyx"):
+        header.set_xyzt_units("mm", "sec" if any(s.unit == "second" for s in along) else None)
 
 
 def _take_over(header: Any, like: Any, tensor: NewTensor) -> None:

@@ -25,6 +25,7 @@ PATTERNS = {
     "nifti": r"(.*\.nii(?:\.gz)?)",
     "image": r"(.*\.(?:png|jpe?g|bmp))",
 }
+LABELS = "labels"  # of an image of OME-Zarr: the group that they are in
 TIFFS = (".tif", ".tiff")  # names of those that are written; microscopes and scanners have others
 KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
 
@@ -40,6 +41,17 @@ class TensorPath:
     inside: str = ""
     slices: str | None = None
     trust: bool = False
+
+    @property
+    def is_ome(self) -> bool:
+        """Whether it is a new image with levels, or labels of one."""
+        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not self.inside or self.is_label)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is `image.ome.zarr/labels/name`."""
+        parts = [part for part in self.inside.split("/") if part]
+        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and len(parts) == 2 and parts[0] == LABELS
 
 
 def place(path: str | os.PathLike[str]) -> TensorPath:
@@ -67,7 +79,7 @@ def place(path: str | os.PathLike[str]) -> TensorPath:
 @dataclass(frozen=True)
 class NewTensor:
     """A tensor that is to be created, checked but for what its format adds. position: where it lies in `like`: by letter of an
-    axis its first position and its step."""
+    axis its first position and its step. ome: a version of OME-Zarr; "": the newest, of labels their image's."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -77,6 +89,7 @@ class NewTensor:
     like: Source | None = None
     overwrite: bool = False
     position: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ome: str = ""
 
     def plain(self, path: str, chunks: bool = False) -> None:
         """Refuse chunks (unless `chunks`) and shards for a format that has none."""
@@ -97,9 +110,7 @@ def writable(at: TensorPath) -> None:
     if at.kind == "tiff" and not at.file.lower().endswith(TIFFS):
         raise UnsupportedError(f"{at.text}: files of this maker are only read; write .tif")
     if at.kind == "zarr" and ":" in at.inside:
-        raise ArgumentError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written")
-    if at.kind == "zarr" and at.file.lower().endswith(".ome.zarr") and not at.inside:
-        raise UnsupportedError(f"{at.text}: OME-Zarr is only read; write the array alone, and name it .zarr")
+        raise ArgumentError(f"{at.text}: expected x.zarr, x.zarr/name, x.ome.zarr or x.ome.zarr/labels/name, without a level")
 
 
 def check_room(at: TensorPath, overwrite: bool) -> None:

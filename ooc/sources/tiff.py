@@ -19,6 +19,7 @@ from ooc.files.reached import inside as within
 from ooc.ir.region import Region, Span
 from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, numeric, sizes
+from ooc.sources.geometry import Spacing, spacing
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh
 from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource
@@ -146,9 +147,37 @@ def open_tiff(at: TensorPath, writable: bool) -> FileSource:
             with suppress(Exception):
                 tif.close()
             raise
+        source.geometry = _geometry(tif, source, int(series or 0), int(level or 0))
         if isinstance(source, RawSource):
             tif.close()
         return source
+
+
+def _geometry(tif: Any, source: FileSource, series: int, level: int) -> dict[str, Spacing]:
+    """What OME metadata, or else the resolution of a page, tell of a series, at one of its levels; nothing where they make no
+    sense."""
+    with suppress(Exception):  # of metadata that may say anything
+        told = _of_ome(tif.ome_metadata, series) if tif.ome_metadata else _of_page(tif.series[series].levels[0].keyframe)
+        finest = dict(zip(source.axes, tif.series[series].levels[0].shape, strict=True))
+        ratios = {a: finest[a] / e for a, e in zip(source.axes, source.shape, strict=True)}
+        lies = {a: spacing(step * ratios[a], step * (ratios[a] - 1) / 2, unit) for a, (step, unit) in told.items() if a in ratios}
+        return {a: s for a, s in lies.items() if s is not None}
+    return {}
+
+
+def _of_ome(text: str, series: int) -> dict[str, tuple[float, str]]:
+    """Physical sizes of an image, by axis."""
+    images = re.findall(r"<(?:\w+:)?Pixels\b[^>]*>", text)
+    told = dict(re.findall(r"(\w+)\s*=\s*[\"']([^\"']*)[\"']", images[series]))
+    sizes = {a.lower(): (told.get(f"PhysicalSize{a}"), told.get(f"PhysicalSize{a}Unit", "µm")) for a in "XYZ"}
+    return {a: (float(size), unit) for a, (size, unit) in sizes.items() if size is not None}
+
+
+def _of_page(page: Any) -> dict[str, tuple[float, str]]:
+    """By resolutions, in inches or centimetres."""
+    unit = {2: "inch", 3: "centimeter"}.get(int(page.tags["ResolutionUnit"].value), "")
+    pairs = {a: page.tags[name].value for a, name in (("x", "XResolution"), ("y", "YResolution"))}
+    return {a: (below / above, unit) for a, (above, below) in pairs.items() if unit}
 
 
 def _check_others(at: TensorPath, tif: Any) -> None:

@@ -23,7 +23,7 @@ from ooc.sources.checks import check_unit, faults, library, sizes
 from ooc.sources.place import NewTensor, TensorPath, exists
 from ooc.sources.protocol import Array
 from ooc.sources.units import batches, inside
-from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, node
+from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, levels_of, node
 
 BATCH = 2 << 20  # bytes that are decoded at once where chunks are small
 CHUNK = 2 << 20  # bytes: of the chunks of a new array, about
@@ -97,6 +97,7 @@ class ZarrSource(FileSource):
         self.folder, self.chunks, self.shards = meta.folder, meta.chunks, None if meta.unit == meta.chunks else meta.unit
         self.buffer_bytes = _most_bytes(meta, writable)
         self._array = _library(path, meta, writable, doing)
+        self.geometry = dict(meta.geometry)
         self._meta, self._root, self._seen = meta, root, set[str]()  # folders of chunks that lie in the root
 
     def _read(self, region: Region, out: Array) -> None:
@@ -155,26 +156,28 @@ def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     zarr_room(at, tensor.overwrite)
     if (tensor.dtype.kind == "f" and tensor.dtype.itemsize > 8) or tensor.dtype.itemsize > 16:
         raise DtypeError(f"{at.text}: zarr has no {tensor.dtype}")
-    chunks, shards = _chunks(at.text, tensor)
-    _needed(at.text)
-    _make_room(at, tensor.overwrite)
+    chunks, shards = chunks_of(at.text, tensor)
+    needed(at.text)
+    make_room(at, tensor.overwrite)
     make_groups(at)
     with faults(at.text, "creating"):
-        _store(folder_of(at), array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes))
+        store(folder_of(at), 3, array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes))
     source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
     source.zeros = True
     return source
 
 
-def _needed(path: str) -> None:
-    """Some library, before anything is written."""
+def needed(path: str, version: int = 3) -> None:
+    """Some library that writes a version, before anything is written."""
     with suppress(UnsupportedError):
+        if version == 2:
+            raise UnsupportedError("zarr alone writes it")
         library("tensorstore", path, "writing zarr", "zarr")
         return
     library("zarr", path, "writing zarr", "zarr")
 
 
-def _chunks(path: str, tensor: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def chunks_of(path: str, tensor: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Extents of chunks and shards, checked against each other."""
     size, rank = tensor.dtype.itemsize, len(tensor.shape)
     chunks = sizes(path, tensor.chunks, "chunks", 1) if tensor.chunks else default_chunks(tensor.shape, size, tensor.shards)
@@ -209,7 +212,8 @@ def folder_of(at: TensorPath) -> str:
 
 
 def zarr_room(at: TensorPath, overwrite: bool) -> None:
-    """Raise ArgumentError where something is there that is not to be replaced: only an array is, or an empty group."""
+    """Raise ArgumentError where something is there that is not to be replaced: only an array is, an empty group, or by an image
+    another that holds levels alone."""
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:
@@ -220,7 +224,8 @@ def zarr_room(at: TensorPath, overwrite: bool) -> None:
         raise exists(at.text)
     if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in NODES):
         raise ArgumentError(f"{at.text}: is no Zarr array or group, and is not replaced")
-    held = _held(folder)
+    levels = levels_of(folder) if at.is_ome else ()
+    held = [name for name in _held(folder) if name not in levels]
     if held:
         raise ArgumentError(
             f"{at.text}: holds {', '.join(held[:3])}{' and more' if held[3:] else ''}, and is not replaced; name an array in it, "
@@ -244,7 +249,7 @@ def _is_array(folder: str) -> bool:
     return False
 
 
-def _make_room(at: TensorPath, overwrite: bool) -> None:
+def make_room(at: TensorPath, overwrite: bool) -> None:
     """What is to be replaced goes."""
     zarr_room(at, overwrite)
     with faults(at.text, "replacing"):
@@ -274,10 +279,24 @@ def make_groups(at: TensorPath) -> None:
     with faults(at.text, "creating"):
         for folder in _above(at.file, folder_of(at)):
             if not any(os.path.exists(os.path.join(folder, n)) for n in NODES):
-                _store(folder, {"zarr_format": 3, "node_type": "group", "attributes": {}})
+                store_group(folder, 3, {})
 
 
-def _store(folder: str, metadata: dict[str, Any]) -> None:
+def store_group(folder: str, version: int, attributes: dict[str, Any]) -> None:
+    """Write the metadata of a group."""
+    if version == 3:
+        store(folder, version, {"zarr_format": 3, "node_type": "group", "attributes": attributes})
+        return
+    _write_json(folder, ".zgroup", {"zarr_format": 2})
+    _write_json(folder, ".zattrs", attributes)
+
+
+def store(folder: str, version: int, metadata: dict[str, Any]) -> None:
+    """Write the metadata of an array, or of a group of version 3."""
+    _write_json(folder, "zarr.json" if version == 3 else ".zarray", metadata)
+
+
+def _write_json(folder: str, name: str, told: dict[str, Any]) -> None:
     os.makedirs(folder, exist_ok=True)
-    with whole(Path(folder, "zarr.json"), settled=False) as file:
-        file.write(json.dumps(metadata, indent=2).encode())
+    with whole(Path(folder, name), settled=False) as file:
+        file.write(json.dumps(told, indent=2).encode())

@@ -9,13 +9,15 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ooc.errors import ArgumentError, DtypeError, ShapeError, StoreError
+from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError
 from ooc.sources.checks import check_unit, faults, numeric, sizes
+from ooc.sources.geometry import Geometry, Spacing, spacing
 
 MOST_JSON = 16 << 20  # bytes of metadata
 MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
@@ -40,7 +42,8 @@ def _key(prefix: str, separator: Any, alone: str) -> Key:
 @dataclass(frozen=True)
 class Metadata:
     """An array's. folder: where it lies. version: 2 or 3. chunks: what is decoded at once. unit: what is a file of its own, a
-    shard where there are shards. key: what a chunk's file is called, by its number along each axis."""
+    shard where there are shards. key: what a chunk's file is called, by its number along each axis. geometry: where positions
+    lie, of a level of an image."""
 
     folder: str
     version: int
@@ -50,6 +53,7 @@ class Metadata:
     unit: tuple[int, ...]
     axes: str
     key: Key
+    geometry: Geometry = field(default_factory=dict)
 
 
 def letters(names: Any) -> str:
@@ -110,8 +114,7 @@ def _json(path: str, file: str) -> dict[str, Any] | None:
 
 def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     """A level of a group's first OME multiscales."""
-    raw = _json(path, os.path.join(folder, "zarr.json" if version == 3 else ".zattrs")) or {}
-    attributes = raw.get("attributes", {}) if version == 3 else raw
+    _, attributes = attributes_of(path, folder, version)
     scales = (attributes.get("ome") or attributes).get("multiscales")
     if not scales:
         raise StoreError(f"{path}: a group without OME multiscales; name an array in it: x.zarr/name")
@@ -126,7 +129,42 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     version, array = node(path, below)
     if array is None:
         raise StoreError(f"{path}: level {level} is no array")
-    return _array(path, below, version, array, letters(names))
+    found = _array(path, below, version, array, letters(names))
+    return replace(found, geometry=_geometry(found.axes, scales[0], datasets[level]))
+
+
+def attributes_of(path: str, folder: str, version: int = 0) -> tuple[int, dict[str, Any]]:
+    """The version and the attributes of a group. Raises OocError."""
+    version = version or node(path, folder)[0]
+    raw = _json(path, os.path.join(folder, "zarr.json" if version == 3 else ".zattrs")) or {}
+    attributes = raw.get("attributes", {}) if version == 3 else raw
+    return version, attributes if isinstance(attributes, dict) else {}
+
+
+def levels_of(folder: str) -> set[str]:
+    """Folders in a group that are levels of its image."""
+    with suppress(OocError, OSError, KeyError, TypeError, IndexError):
+        _, told = attributes_of(folder, folder)
+        return {str(dataset["path"]) for dataset in (told.get("ome") or told)["multiscales"][0]["datasets"]}
+    return set()
+
+
+def _geometry(axes: str, scales: dict[str, Any], dataset: dict[str, Any]) -> dict[str, Spacing]:
+    """Where positions of a level lie: its transformations, then those of all levels; nothing where they make no sense."""
+    steps, origins = [1.0] * len(axes), [0.0] * len(axes)
+    try:
+        for told in (*dataset.get("coordinateTransformations", []), *scales.get("coordinateTransformations", [])):
+            numbers = [float(n) for n in told.get(told["type"], [])] or [1.0 if told["type"] == "scale" else 0.0] * len(axes)
+            if told["type"] == "scale":
+                steps = [s * n for s, n in zip(steps, numbers, strict=True)]
+                origins = [o * n for o, n in zip(origins, numbers, strict=True)]
+            elif told["type"] == "translation":
+                origins = [o + n for o, n in zip(origins, numbers, strict=True)]
+        units = [axis.get("unit", "") if isinstance(axis, dict) else "" for axis in scales["axes"]]
+        lies = {a: spacing(*one) for a, *one in zip(axes, steps, origins, units, strict=True)}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+    return {a: told for a, told in lies.items() if told is not None}
 
 
 def _array(path: str, folder: str, version: int, raw: dict[str, Any], axes: str) -> Metadata:
@@ -190,4 +228,13 @@ def array_json(
         "zarr_format": 3, "node_type": "array", "shape": [*shape], "data_type": dtype.name, "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": fill, "codecs": codecs,
         "attributes": {}, **({"dimension_names": [*axes]} if axes else {}),
+    }  # fmt: skip
+
+
+def array_json2(shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: None, axes: str) -> dict[str, Any]:
+    """The .zarray of a new array of version 2, as `array_json` has it."""
+    fill: Any = {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
+    return {
+        "zarr_format": 2, "shape": [*shape], "chunks": [*chunks], "dtype": dtype.newbyteorder("<").str, "fill_value": fill,
+        "compressor": {"id": "zstd", "level": 3}, "filters": None, "order": "C", "dimension_separator": "/",
     }  # fmt: skip

@@ -51,6 +51,6 @@ class Result:
             like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
             source = create(
                 self.within(folder).path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
-                position=self.made.get("position"), overwrite=True,
+                position=self.made.get("position"), overwrite=True, ome=self.made.get("ome", ""),
             )  # fmt: skip
             return self.where.turned(source)

@@ -52,13 +52,6 @@ def test_levels_that_are_not_there(inside: str, told: str, tmp_path: Path) -> No
         ooc.open(f"{tmp_path}/x.tif:{inside}")
 
 
-def test_ome_zarr_is_only_read(tmp_path: Path) -> None:
-    """An array alone is not what such a name says."""
-    with pytest.raises(ooc.UnsupportedError, match=r"OME-Zarr is only read; .* name it \.zarr"):
-        ooc.create(tmp_path / "x.ome.zarr", (4, 4), "u1")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_an_array_has_no_levels(version: int, tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")

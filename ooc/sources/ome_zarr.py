@@ -1,0 +1,242 @@
+"""OME-Zarr images and labels, versions 0.4 and 0.5, written with a pyramid: a group whose finest level is the tensor, the others
+made of it when it is whole. Source: the specification of NGFF, ngff.openmicroscopy.org."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
+from ooc.ir.region import Region, Span, extents
+from ooc.ir.region import whole as whole_of
+from ooc.sources.checks import faults
+from ooc.sources.geometry import Spacing, geometry_of
+from ooc.sources.place import LABELS, NewTensor, TensorPath, place
+from ooc.sources.protocol import Array
+from ooc.sources.units import batches
+from ooc.sources.zarr_arrays import ZarrSource, chunks_of, folder_of, make_room, needed, store, store_group
+from ooc.sources.zarr_metadata import array_at, array_json, array_json2, attributes_of, letters, node
+
+VERSIONS = {"0.4": 2, "0.5": 3}  # of OME-Zarr, by that of Zarr
+ORDER, SPACE = "tczyx", "zyx"
+COARSEST = 256  # positions along axes of space, at most, of the last level
+PIECE = 1 << 20  # elements that are averaged at a time
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image with levels.
+
+    Fields:
+        folder: of its group.
+        version: of Zarr.
+        axes: letters.
+        labels: whether its numbers are names, which have no mean.
+        spacings: along every axis, of the finest level.
+    """
+
+    folder: str
+    version: int
+    axes: str
+    labels: bool
+    spacings: tuple[Spacing, ...]
+
+    def describe(self, factors: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The attributes of its group. factors: of each level along every axis."""
+        axes = [_axis(letter, s.unit) for letter, s in zip(self.axes, self.spacings, strict=True)]
+        datasets = []
+        for level, along in enumerate(factors):
+            places = [s.part((f - 1) / 2, f) for s, f in zip(self.spacings, along, strict=True)]
+            scale: list[dict[str, Any]] = [{"type": "scale", "scale": [s.step for s in places]}]
+            moved = [{"type": "translation", "translation": [s.origin for s in places]}]
+            transformations = scale + (moved if any(s.origin for s in places) else [])
+            datasets.append({"path": str(level), "coordinateTransformations": transformations})
+        image = {"name": Path(self.folder).name, "axes": axes, "datasets": datasets, "type": "nearest" if self.labels else "mean"}
+        label = {"image-label": {"source": {"image": "../../"}}} if self.labels else {}
+        return {"multiscales": [image], **label}
+
+    def store(self, factors: Sequence[Sequence[int]]) -> None:
+        """Write them."""
+        store_group(self.folder, self.version, _worded(self.version, self.describe(factors)))
+
+    def store_array(self, level: int, shape: Sequence[int], dtype: Any, chunks: Sequence[int]) -> None:
+        """The metadata of a level."""
+        make = array_json if self.version == 3 else array_json2
+        store(os.path.join(self.folder, str(level)), self.version, make(tuple(shape), dtype, tuple(chunks), None, self.axes))
+
+
+def _axis(letter: str, unit: str) -> dict[str, str]:
+    kind = {"t": "time", "c": "channel"}.get(letter, "space")
+    return {"name": letter, "type": kind, **({"unit": unit} if unit and kind != "channel" else {})}
+
+
+def _worded(version: int, told: dict[str, Any]) -> dict[str, Any]:
+    """Attributes as a version has them."""
+    if version == 3:
+        return {"ome": {"version": "0.5", **told}}
+    for part in told.get("multiscales", []):
+        part["version"] = "0.4"
+    return told
+
+
+class OmeSource(ZarrSource):
+    """The finest level of a new image, of which coarser ones are made when it is closed whole, if this wrote it."""
+
+    wrote = False
+    image: Image
+
+    def _write(self, region: Region, array: Array) -> None:
+        self.wrote = True
+        super()._write(region, array)
+
+    def _close(self, whole: bool) -> None:
+        super()._close(whole)
+        if whole and self.wrote:
+            make_levels(self.image)
+
+
+def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
+    """An image, or labels, in whose finest level nothing is written yet."""
+    label = at.is_label
+    if not 2 <= len(tensor.axes) <= 5 or [*tensor.axes] != [a for a in ORDER if a in tensor.axes] or tensor.axes[-2:] != "yx":
+        raise ShapeError(f"{at.text}: axes {tensor.axes!r}: OME-Zarr has those of {ORDER!r}, in this order, y and x among them")
+    if label and tensor.dtype.kind not in "ui":
+        raise DtypeError(f"{at.text}: labels are integers, not {tensor.dtype}")
+    if tensor.shards:
+        raise ArgumentError(f"{at.text}: shards: levels have chunks alone; write .zarr")
+    version, folder = _version(at, tensor.ome), folder_of(at)
+    chunks, _ = chunks_of(at.text, tensor)
+    needed(at.text, version)
+    make_room(at, tensor.overwrite)
+    lies = geometry_of(tensor.like)
+    spacings = tuple(lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in tensor.axes)
+    image = Image(folder, version, tensor.axes, label, spacings)
+    with faults(at.text, "creating"):
+        if label:
+            announce(at, version)
+        image.store_array(0, tensor.shape, tensor.dtype, chunks)
+        image.store([[1] * len(tensor.axes)])
+    source = OmeSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
+    source.zeros, source.image, source.geometry = True, image, dict(zip(tensor.axes, spacings, strict=True))
+    return source
+
+
+def _version(at: TensorPath, wanted: str) -> int:
+    """Of Zarr: what is asked, which labels share with their image. Raises ArgumentError."""
+    if wanted and wanted not in VERSIONS:
+        raise ArgumentError(f"{at.text}: ome: expected one of {', '.join(VERSIONS)}, got {wanted!r}")
+    there = None
+    with suppress(OocError, OSError):
+        there = node(at.text, at.file)[0] if at.is_label else None
+    if wanted and there and VERSIONS[wanted] != there:
+        raise ArgumentError(f"{at.text}: ome: the image is of another version than {wanted}")
+    return there or VERSIONS[wanted or "0.5"]
+
+
+def version_of(path: str) -> str:
+    """Of OME-Zarr, of the image that labels at a path are of; "": there is none yet, or they are none."""
+    at = place(path)
+    with suppress(OocError, OSError):
+        if at.is_label:
+            return next(name for name, zarr in VERSIONS.items() if zarr == node(at.text, at.file)[0])
+    return ""
+
+
+def announce(at: TensorPath, version: int, listed: bool = True) -> None:
+    """Put labels on the list of their image's; groups that are missing are made. listed: False makes these alone."""
+    name, above = Path(folder_of(at)).name, os.path.dirname(folder_of(at))
+    if not os.path.isdir(at.file):
+        store_group(at.file, version, {})
+    known: list[Any] = []
+    with suppress(OocError, OSError):
+        _, told = attributes_of(at.text, above)
+        held = (told.get("ome") or told).get(LABELS)
+        known = held if isinstance(held, list) else []
+    names = [*(n for n in known if n != name), name] if listed else known
+    store_group(above, version, _worded(version, {LABELS: names}))
+
+
+def complete(folder: str) -> int:
+    """Make the levels of a new image whose finest one was written by others; the version of its Zarr. Raises OocError."""
+    version, told = attributes_of(folder, folder)
+    about = told.get("ome") or told
+    (scales,) = about["multiscales"]
+    if len(scales["datasets"]) > 1:
+        return version
+    transformations = {t["type"]: t[t["type"]] for t in scales["datasets"][0]["coordinateTransformations"]}
+    axes = letters([axis["name"] for axis in scales["axes"]])
+    origins = transformations.get("translation", [0.0] * len(axes))
+    units = [axis.get("unit", "") for axis in scales["axes"]]
+    spacings = tuple(Spacing(*one) for one in zip(transformations["scale"], origins, units, strict=True))
+    make_levels(Image(folder, version, axes, scales.get("type") == "nearest", spacings))
+    return version
+
+
+# ---------------------------------------------------------------- levels
+
+
+def make_levels(image: Image) -> None:
+    """All levels but the finest, each of the one before, in pieces of a chunk."""
+    factors, level = [[1] * len(image.axes)], 0
+    source = _opened(image, 0)
+    while (along := _coarser(image, source.shape, factors[-1])) is not None:
+        level += 1
+        shape = [-(-e // f) for e, f in zip(source.shape, along, strict=True)]
+        chunks = [min(c, e) for c, e in zip(source.chunks, shape, strict=True)]
+        image.store_array(level, shape, source.dtype, chunks)
+        with source, _opened(image, level, True) as sink:
+            _fill(sink, source, along, image.labels)
+        factors.append([a * f for a, f in zip(factors[-1], along, strict=True)])
+        source = _opened(image, level)
+    source.close()
+    image.store(factors)
+
+
+def _opened(image: Image, level: int, writable: bool = False) -> ZarrSource:
+    path = os.path.join(image.folder, str(level))
+    return ZarrSource(path, array_at(path, path, ""), writable, "writing zarr")
+
+
+def _coarser(image: Image, shape: Sequence[int], factors: Sequence[int]) -> list[int] | None:
+    """What the next level has 1 position of, along every axis: of space 2, but where positions lie twice as far apart as along
+    others; None: there is none."""
+    space = {a: e for a, e in zip(image.axes, shape, strict=True) if a in SPACE and e > 1}
+    if max(space.values(), default=0) <= COARSEST:
+        return None
+    steps = {a: s.step * f for a, s, f in zip(image.axes, image.spacings, factors, strict=True) if a in space}
+    least = min(steps.values())
+    return [2 if a in steps and steps[a] < 2 * least else 1 for a in image.axes]
+
+
+def _fill(sink: ZarrSource, source: ZarrSource, along: Sequence[int], labels: bool) -> None:
+    """A level of the one before: means, or of labels every other."""
+    for region in batches(whole_of(sink.shape), sink.unit, 0):
+        finer = tuple(Span(s.lo * f, min(s.hi * f, e)) for s, f, e in zip(region, along, source.shape, strict=True))
+        block, out = np.empty(extents(finer), source.dtype), np.empty(extents(region), sink.dtype)
+        source.read(finer, block)
+        if labels or source.dtype.kind == "b":
+            out[...] = block[tuple(slice(None, None, f) for f in along)]
+        else:
+            _average(block, out, along)
+        sink.write(region, out)
+
+
+def _average(block: Array, out: Array, along: Sequence[int]) -> None:
+    """Means of boxes of a block, those at the end of an odd axis of what there is."""
+    wide = np.result_type(block.dtype, np.float32)
+    for part in batches(whole_of(out.shape), (1,) * out.ndim, PIECE):
+        finer: Any = tuple(slice(s.lo * f, s.hi * f) for s, f in zip(part, along, strict=True))
+        values = block[finer].astype(wide)
+        for axis, factor in enumerate(along):
+            if factor > 1:
+                sums = np.add.reduceat(values, range(0, values.shape[axis], factor), axis=axis)
+                counts = np.diff([*range(0, values.shape[axis], factor), values.shape[axis]])
+                values = sums / counts.astype(wide).reshape(-1, *[1] * (values.ndim - axis - 1))
+        at: Any = tuple(slice(s.lo, s.hi) for s in part)
+        out[at] = np.rint(values) if out.dtype.kind in "ui" else values

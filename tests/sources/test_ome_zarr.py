@@ -1,0 +1,189 @@
+"""OME-Zarr that is written: levels, labels, places, both versions; and what other formats tell of places."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooc
+from ooc.ir.region import whole
+from ooc.sources.geometry import Spacing, geometry_of
+
+zarr = pytest.importorskip("zarr")
+RNG = np.random.default_rng(5)
+IMAGE = RNG.integers(0, 255, (2, 21, 530, 601)).astype(np.uint8)
+
+
+def written(path: Path | str, array: Any, axes: str, **options: Any) -> None:
+    with ooc.create(path, array.shape, array.dtype, axes, **options) as sink:
+        sink.write(whole(sink.shape), array)
+
+
+def attributes(folder: Path) -> dict[str, Any]:
+    """Of a group, as OME has them."""
+    if (folder / ".zattrs").exists():
+        told: dict[str, Any] = json.loads((folder / ".zattrs").read_text())
+        return told
+    about: dict[str, Any] = json.loads((folder / "zarr.json").read_text())["attributes"]["ome"]
+    return about
+
+
+def levels(path: Path | str) -> list[Any]:
+    count = len(attributes(Path(path))["multiscales"][0]["datasets"])
+    return [np.asarray(ooc.open(f"{path}:{level}")) for level in range(count)]
+
+
+def halved(array: Any, along: tuple[int, ...]) -> Any:
+    """Means of boxes, of what there is of them."""
+    wide = np.pad(
+        array.astype(np.float64), [(0, -e % f) for e, f in zip(array.shape, along, strict=True)], constant_values=np.nan
+    )
+    shape = [n for e, f in zip(wide.shape, along, strict=True) for n in (e // f, f)]
+    return np.nanmean(wide.reshape(shape), axis=tuple(range(1, 2 * array.ndim, 2)))
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.4"])
+def test_levels_are_means(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    written(path, IMAGE, "czyx", chunks=(1, 8, 128, 100), ome=version)
+    held = levels(path)
+    assert [one.shape for one in held] == [(2, 21, 530, 601), (2, 11, 265, 301), (2, 6, 133, 151)]
+    np.testing.assert_array_equal(held[0], IMAGE)
+    for fine, coarse in itertools.pairwise(held):
+        assert np.abs(coarse - halved(fine, (1, 2, 2, 2))).max() <= 0.5 + 1e-4
+    image = attributes(path)["multiscales"][0]
+    assert [axis["type"] for axis in image["axes"]] == ["channel", "space", "space", "space"] and image["type"] == "mean"
+    (scale, moved) = image["datasets"][2]["coordinateTransformations"]
+    assert scale == {"type": "scale", "scale": [1, 4, 4, 4]} and moved == {
+        "type": "translation",
+        "translation": [0, 1.5, 1.5, 1.5],
+    }
+    group = zarr.open_group(path, mode="r")
+    assert group.metadata.zarr_format == {"0.4": 2, "0.5": 3}[version]
+    np.testing.assert_array_equal(group["1"][:], held[1])
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.4"])
+def test_labels_are_taken_not_averaged(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    written(path, IMAGE[0], "zyx", ome=version)
+    for name, factor in (("cells", 7), ("nuclei", 3)):
+        labels = (IMAGE[0] > 100).astype(np.uint16) * factor
+        written(f"{path}/labels/{name}", labels, "zyx")
+        held = levels(f"{path}/labels/{name}")
+        assert len(held) == 3 and {*np.unique(held[2])} == {0, factor}
+        np.testing.assert_array_equal(held[1], labels[::2, ::2, ::2])
+        assert attributes(path / "labels" / name)["image-label"]["source"] == {"image": "../../"}
+    assert attributes(path / "labels")["labels"] == ["cells", "nuclei"]
+    assert zarr.open_group(path / "labels" / "cells", mode="r").metadata.zarr_format == {"0.4": 2, "0.5": 3}[version]
+    with pytest.raises(ooc.ArgumentError, match="the image is of another version"):
+        ooc.create(f"{path}/labels/more", (4, 4), "u1", "yx", ome="0.4" if version == "0.5" else "0.5")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "i2", "b1", "c8"])
+def test_every_kind_of_number(dtype: str, tmp_path: Path) -> None:
+    array = (RNG.standard_normal((300, 301)) * 100).astype(dtype)
+    written(tmp_path / "a.ome.zarr", array, "yx")
+    fine, coarse = levels(tmp_path / "a.ome.zarr")
+    np.testing.assert_array_equal(fine, array)
+    assert coarse.dtype == array.dtype and coarse.shape == (150, 151)
+    if dtype == "f4":
+        np.testing.assert_allclose(coarse, halved(array, (2, 2)), 1e-5, 1e-5)
+
+
+def test_slices_that_lie_far_apart_are_halved_later(tmp_path: Path) -> None:
+    """Until positions lie about as far apart along all axes."""
+    written(tmp_path / "like.ome.zarr", np.zeros((20, 30, 30), np.uint8), "zyx")
+    group = tmp_path / "like.ome.zarr" / "zarr.json"
+    told = json.loads(group.read_text())
+    told["attributes"]["ome"]["multiscales"][0]["datasets"][0]["coordinateTransformations"][0]["scale"] = [4.0, 1.0, 1.0]
+    group.write_text(json.dumps(told))
+    with ooc.open(tmp_path / "like.ome.zarr") as like:
+        written(tmp_path / "a.ome.zarr", np.zeros((8, 1100, 1100), np.uint8), "zyx", like=like)
+    assert [one.shape for one in levels(tmp_path / "a.ome.zarr")] == [
+        (8, 1100, 1100),
+        (8, 550, 550),
+        (8, 275, 275),
+        (4, 138, 138),
+    ]
+
+
+def test_nothing_is_left_half(tmp_path: Path) -> None:
+    """An error in the block leaves the finest level, and nothing that says that there are others."""
+    with pytest.raises(RuntimeError), ooc.create(tmp_path / "a.ome.zarr", (600, 600), "u1", "yx") as sink:
+        sink.write(whole(sink.shape), np.ones((600, 600), np.uint8))
+        raise RuntimeError
+    assert len(attributes(tmp_path / "a.ome.zarr")["multiscales"][0]["datasets"]) == 1
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    def create(path: str, axes: str = "yx", dtype: str = "u1", **options: Any) -> None:
+        ooc.create(tmp_path / path, (4,) * len(axes), dtype, axes, **options)
+
+    for error, match, arguments in (
+        (ooc.ShapeError, "in this order", {"path": "a.ome.zarr", "axes": "xy"}),
+        (ooc.ShapeError, "OME-Zarr has those of", {"path": "a.ome.zarr", "axes": "nyx"}),
+        (ooc.ShapeError, "OME-Zarr has those of", {"path": "a.ome.zarr", "axes": ""}),
+        (ooc.DtypeError, "labels are integers", {"path": "a.ome.zarr/labels/l", "dtype": "f4"}),
+        (ooc.ArgumentError, "expected one of 0.4, 0.5", {"path": "a.ome.zarr", "ome": "0.6"}),
+        (ooc.ArgumentError, "images are named", {"path": "a.zarr", "ome": "0.5"}),
+        (ooc.OptionError, "expected a version of OME-Zarr", {"path": "a.npy", "ome": "0.5"}),
+        (ooc.ArgumentError, "levels have chunks alone", {"path": "a.ome.zarr", "shards": (4, 4)}),
+        (ooc.ArgumentError, "without a level", {"path": "a.ome.zarr:0"}),
+    ):
+        with pytest.raises(error, match=match):
+            create(**arguments)
+    assert not (tmp_path / "a.ome.zarr").exists()
+    create("a.ome.zarr")
+    with pytest.raises(ooc.ArgumentError, match="exists already"):
+        create("a.ome.zarr")
+    create("a.ome.zarr", overwrite=True)
+    create("a.ome.zarr/labels/l")
+    with pytest.raises(ooc.ArgumentError, match="holds labels"):
+        create("a.ome.zarr", overwrite=True)
+    create("a.ome.zarr/labels/l", overwrite=True)
+
+
+# ---------------------------------------------------------------- places
+
+
+def test_places_go_along(tmp_path: Path) -> None:
+    """From .nii to OME-Zarr and back, of parts and of steps."""
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Nifti1Image(np.zeros((12, 10, 8), np.float32), np.diag([0.5, 0.5, 2.0, 1.0]))
+    image.header.set_xyzt_units("micron", "sec")
+    nibabel.save(image, tmp_path / "a.nii")
+    expected = {"z": Spacing(2.0, 0.0, "micrometer"), "y": Spacing(0.5, 0.0, "micrometer"), "x": Spacing(0.5, 0.0, "micrometer")}
+    with ooc.open(tmp_path / "a.nii") as like:
+        assert geometry_of(like) == expected
+    with ooc.open(f"{tmp_path}/a.nii::2:6,:,4:") as like:
+        written(tmp_path / "b.ome.zarr", np.zeros((2, 10, 8), np.float32), "zyx", like=like, position={"z": (0.5, 2)})
+    moved = {"z": Spacing(4.0, 5.0, "micrometer"), "y": expected["y"], "x": Spacing(0.5, 2.0, "micrometer")}
+    with ooc.open(tmp_path / "b.ome.zarr") as source:
+        assert geometry_of(source) == moved
+        written(tmp_path / "c.nii", np.zeros((2, 10, 8), np.float32), "zyx", like=source)
+    again = nibabel.load(tmp_path / "c.nii")
+    assert again.header.get_xyzt_units()[0] == "mm" and np.allclose(again.header.get_zooms(), [5e-4, 5e-4, 4e-3])
+    assert np.allclose(again.affine[:3, 3], [2e-3, 0, 5e-3])
+
+
+@pytest.mark.parametrize("name", ["a.ome.tif", "a.tif"])
+def test_tiffs_tell_of_places(name: str, tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    array = np.zeros((5, 600, 700), np.uint8)
+    options: dict[str, Any] = {"resolution": (20000, 10000), "resolutionunit": "CENTIMETER"}
+    if "ome" in name:
+        sizes = {f"PhysicalSize{axis}": size for axis, size in (("X", 0.5), ("Y", 1.0), ("Z", 3.0))}
+        options = {"metadata": {"axes": "ZYX", **sizes, **{f"{name}Unit": "µm" for name in sizes}}}
+    tifffile.imwrite(tmp_path / name, array if "ome" in name else array[0], **options)
+    with ooc.open(tmp_path / name) as source:
+        told = geometry_of(source)
+    if "ome" in name:
+        assert told == {"z": Spacing(3, 0, "micrometer"), "y": Spacing(1, 0, "micrometer"), "x": Spacing(0.5, 0, "micrometer")}
+    else:
+        assert told == {"y": Spacing(1e-4, 0, "centimeter"), "x": Spacing(5e-5, 0, "centimeter")}
