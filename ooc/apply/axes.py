@@ -25,7 +25,7 @@ def output_axes(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     if math.prod(shape) < 1:
         raise ArgumentError(f"{path}: nothing is left to write")
     letters = model_axes(len(shape) - 2)[: len(shape)]
-    suffix = Path(path.partition("::")[0].lower().split(":")[0]).suffix
+    suffix = Path(path.partition("::")[0].lower().split(":")[0].removesuffix(".gz")).suffix
     axes = letters
     at = place(path)
     if at.is_ome:

@@ -386,7 +386,7 @@ class Application:
     def notes(self) -> list[str]:
         """What a user should know of the result, a sentence each."""
         whole = innermost(self.file)
-        lost = self.output.lower().endswith(".nii") and header_of(whole) is not None and self._position() is None
+        lost = self.output.lower().endswith((".nii", ".nii.gz")) and header_of(whole) is not None and self._position() is None
         return [f"{self.output}: where it lies in space is not known; it has no affine and spacings of 1"] if lost else []
 
 

@@ -37,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a .pt2 file of torch.export.save")
     parser.add_argument("--input", required=True, metavar="IN", help=READS)
     parser.add_argument(
-        "--output", metavar="OUT", help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.nii or x.png"
+        "--output",
+        metavar="OUT",
+        help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.ome.tif, x.nii[.gz] or x.png",
     )
     parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
     parser.add_argument("--axes", default="", metavar="LETTERS", help="of the input's axes, of n, c, z, y, x; default: as the "

@@ -24,6 +24,7 @@ from ooc.sources.ome_zarr import create_ome
 from ooc.sources.place import NewTensor, TensorPath, place, writable
 from ooc.sources.position import Position, checked
 from ooc.sources.protocol import Source
+from ooc.sources.pyramids import create_pyramid
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
 from ooc.sources.zarr_arrays import create_zarr, open_zarr
@@ -36,6 +37,11 @@ OPENERS: dict[str, Callable[[TensorPath, bool], FileSource]] = {
 }  # fmt: skip
 
 
+def _tiff(at: TensorPath, tensor: NewTensor) -> FileSource:
+    """Plain numbers, or tiles with levels."""
+    return create_pyramid(at, tensor) if at.is_pyramid else create_tiff(at, tensor)
+
+
 def _zarr(at: TensorPath, tensor: NewTensor) -> FileSource:
     """An array, or an image with levels."""
     if at.is_ome:
@@ -46,7 +52,7 @@ def _zarr(at: TensorPath, tensor: NewTensor) -> FileSource:
 
 
 CREATORS: dict[str, Callable[[TensorPath, NewTensor], FileSource]] = {
-    "npy": create_npy, "zarr": _zarr, "tiff": create_tiff, "hdf5": create_hdf5, "nifti": create_nifti,
+    "npy": create_npy, "zarr": _zarr, "tiff": _tiff, "hdf5": create_hdf5, "nifti": create_nifti,
     "image": create_image,
 }  # fmt: skip
 
@@ -100,7 +106,8 @@ def create(
     Parameters:
         path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "x.ome.zarr" and "x.ome.zarr/labels/name" (OME-Zarr: axes of tczyx;
             coarser levels are made when it is closed, means, of labels every other), "x.h5:/dataset" (in a new file or one that
-            is there), "x.tif" (uncompressed), "x.nii", or "x.png" (at most 2^28 values, written when it is closed).
+            is there), "x.tif" (uncompressed), "x.nii", or "x.png" (at most 2^28 values). Written when they are closed, from a
+            raw file beside them: "x.ome.tif" (tiles with coarser levels, compressed; axes of tczyx, or yxs), "x.nii.gz".
         shape: extents, 1 or more each.
         dtype: a NumPy dtype of numbers that the format has.
         axes: a different lower-case letter per axis; default "": those of `like` if it has as many axes, else none.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
-from ooc.ir.region import Region, extents
+from ooc.ir.region import Region, extents, whole
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
 from ooc.sources.geometry import METERS, Geometry, Spacing, geometry_of, spacing
@@ -17,6 +18,7 @@ from ooc.sources.gzipped import GzipSource
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh, header_of
 from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource, lengthen
+from ooc.sources.spooled import SpooledSource
 from ooc.sources.units import batches, inside
 
 AXES = "ctzyx"
@@ -24,6 +26,7 @@ HEADERS = {348: "Nifti1Header", 540: "Nifti2Header"}  # bytes -> class
 MOST_NIFTI1 = 32767  # positions along an axis
 ALIGNED = 2  # code of an affine that was computed
 PIECE = 1 << 15  # elements that are scaled at once
+SPOOLING, FAST = 4 << 20, 1  # bytes that compressing takes; its level, as nibabel has it
 
 
 class ScaledSource(FileSource):
@@ -92,13 +95,18 @@ def _header(nibabel: Any, at: TensorPath, zipped: bool) -> Any:
     return header
 
 
-def create_nifti(at: TensorPath, tensor: NewTensor) -> RawSource:
-    """A .nii file of zeros, whole at once; affine, spacing and units as the file that it is like."""
+def create_nifti(at: TensorPath, tensor: NewTensor) -> FileSource:
+    """A .nii file of zeros, whole at once, or a .nii.gz, written when it is closed; affine, spacing and units as the file that it
+    is like."""
     rank = len(tensor.shape)
     tensor.plain(at.text)
     if not 1 <= rank <= 5 or tensor.axes not in ("", AXES[-rank:]):
         raise ShapeError(f"{at.text}: axes {tensor.axes!r} of {tensor.shape}: NIfTI has 1 to 5, the last of {AXES}")
     header = _new_header(library("nibabel", at.text, "writing nifti", "nifti"), at, tensor)
+    if at.is_spooled:
+        spooled = SpooledSource(at, tensor, AXES[-rank:], SPOOLING, lambda raw, file: _zip(header, raw, file))
+        spooled.header, spooled.geometry = header, _geometry(header, AXES[-rank:])
+        return spooled
     fresh(at, tensor.overwrite)
     with faults(at.text, "creating"), open(at.file, "xb") as file:
         header.write_to(file)
@@ -108,6 +116,17 @@ def create_nifti(at: TensorPath, tensor: NewTensor) -> RawSource:
         source = RawSource(at.text, at.file, tensor.shape, tensor.dtype, offset, AXES[-rank:], writable=True)
     source.header, source.geometry = header, _geometry(header, AXES[-rank:])
     return source
+
+
+def _zip(header: Any, raw: RawSource, file: BinaryIO) -> None:
+    """Header and numbers, compressed."""
+    with gzip.GzipFile("", "wb", FAST, file, mtime=0) as stream, io.BytesIO() as text:
+        header.write_to(text)
+        stream.write(text.getvalue().ljust(int(header.get_data_offset()), b"\0"))
+        for region in batches(whole(raw.shape), (1,) * len(raw.shape), SPOOLING // (2 * raw.dtype.itemsize)):
+            piece = np.empty(extents(region), raw.dtype)
+            raw.read(region, piece)
+            stream.write(piece.data)
 
 
 def _new_header(nibabel: Any, at: TensorPath, tensor: NewTensor) -> Any:

@@ -10,23 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
-from ooc.ir.region import Region, Span, extents
-from ooc.ir.region import whole as whole_of
+from ooc.ir.region import Region
 from ooc.sources.checks import faults
 from ooc.sources.geometry import Spacing, geometry_of
+from ooc.sources.levels import coarse_shape, coarser, fill
 from ooc.sources.place import LABELS, NewTensor, TensorPath, place
 from ooc.sources.protocol import Array
-from ooc.sources.units import batches
 from ooc.sources.zarr_arrays import ZarrSource, chunks_of, folder_of, make_room, needed, store, store_group
 from ooc.sources.zarr_metadata import array_at, array_json, array_json2, attributes_of, letters, node
 
 VERSIONS = {"0.4": 2, "0.5": 3}  # of OME-Zarr, by that of Zarr
-ORDER, SPACE = "tczyx", "zyx"
-COARSEST = 256  # positions along axes of space, at most, of the last level
-PIECE = 1 << 20  # elements that are averaged at a time
+ORDER = "tczyx"
 
 
 @dataclass(frozen=True)
@@ -185,13 +180,13 @@ def make_levels(image: Image) -> None:
     """All levels but the finest, each of the one before, in pieces of a chunk."""
     factors, level = [[1] * len(image.axes)], 0
     source = _opened(image, 0)
-    while (along := _coarser(image, source.shape, factors[-1])) is not None:
+    while (along := coarser(image.axes, source.shape, image.spacings, factors[-1])) is not None:
         level += 1
-        shape = [-(-e // f) for e, f in zip(source.shape, along, strict=True)]
+        shape = coarse_shape(source.shape, along)
         chunks = [min(c, e) for c, e in zip(source.chunks, shape, strict=True)]
         image.store_array(level, shape, source.dtype, chunks)
         with source, _opened(image, level, True) as sink:
-            _fill(sink, source, along, image.labels)
+            fill(sink, source, sink.unit, along, image.labels)
         factors.append([a * f for a, f in zip(factors[-1], along, strict=True)])
         source = _opened(image, level)
     source.close()
@@ -201,42 +196,3 @@ def make_levels(image: Image) -> None:
 def _opened(image: Image, level: int, writable: bool = False) -> ZarrSource:
     path = os.path.join(image.folder, str(level))
     return ZarrSource(path, array_at(path, path, ""), writable, "writing zarr")
-
-
-def _coarser(image: Image, shape: Sequence[int], factors: Sequence[int]) -> list[int] | None:
-    """What the next level has 1 position of, along every axis: of space 2, but where positions lie twice as far apart as along
-    others; None: there is none."""
-    space = {a: e for a, e in zip(image.axes, shape, strict=True) if a in SPACE and e > 1}
-    if max(space.values(), default=0) <= COARSEST:
-        return None
-    steps = {a: s.step * f for a, s, f in zip(image.axes, image.spacings, factors, strict=True) if a in space}
-    least = min(steps.values())
-    return [2 if a in steps and steps[a] < 2 * least else 1 for a in image.axes]
-
-
-def _fill(sink: ZarrSource, source: ZarrSource, along: Sequence[int], labels: bool) -> None:
-    """A level of the one before: means, or of labels every other."""
-    for region in batches(whole_of(sink.shape), sink.unit, 0):
-        finer = tuple(Span(s.lo * f, min(s.hi * f, e)) for s, f, e in zip(region, along, source.shape, strict=True))
-        block, out = np.empty(extents(finer), source.dtype), np.empty(extents(region), sink.dtype)
-        source.read(finer, block)
-        if labels or source.dtype.kind == "b":
-            out[...] = block[tuple(slice(None, None, f) for f in along)]
-        else:
-            _average(block, out, along)
-        sink.write(region, out)
-
-
-def _average(block: Array, out: Array, along: Sequence[int]) -> None:
-    """Means of boxes of a block, those at the end of an odd axis of what there is."""
-    wide = np.result_type(block.dtype, np.float32)
-    for part in batches(whole_of(out.shape), (1,) * out.ndim, PIECE):
-        finer: Any = tuple(slice(s.lo * f, s.hi * f) for s, f in zip(part, along, strict=True))
-        values = block[finer].astype(wide)
-        for axis, factor in enumerate(along):
-            if factor > 1:
-                sums = np.add.reduceat(values, range(0, values.shape[axis], factor), axis=axis)
-                counts = np.diff([*range(0, values.shape[axis], factor), values.shape[axis]])
-                values = sums / counts.astype(wide).reshape(-1, *[1] * (values.ndim - axis - 1))
-        at: Any = tuple(slice(s.lo, s.hi) for s in part)
-        out[at] = np.rint(values) if out.dtype.kind in "ui" else values

@@ -48,6 +48,16 @@ class TensorPath:
         return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not self.inside or self.is_label)
 
     @property
+    def is_pyramid(self) -> bool:
+        """Whether it is a new OME-TIFF."""
+        return self.kind == "tiff" and self.file.lower().endswith((".ome.tif", ".ome.tiff"))
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether it is written whole at the end, from its beginning on."""
+        return self.is_pyramid or (self.kind == "nifti" and self.file.lower().endswith(".gz"))
+
+    @property
     def is_label(self) -> bool:
         """Whether it is `image.ome.zarr/labels/name`."""
         parts = [part for part in self.inside.split("/") if part]
@@ -101,8 +111,6 @@ def writable(at: TensorPath) -> None:
     """Refuse what is written by no path of its kind, before anything else is known."""
     if at.slices is not None:
         raise ArgumentError(f"{at.text}: slices select from a tensor that is there; create the whole one")
-    if at.kind == "nifti" and at.file.lower().endswith(".gz"):
-        raise UnsupportedError(f"{at.text}: .nii.gz cannot be written by region; write .nii, and compress it afterwards")
     if at.kind == "image" and not at.file.lower().endswith(".png"):
         raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
     if at.kind == "hdf5" and not at.inside.strip("/"):
@@ -110,7 +118,7 @@ def writable(at: TensorPath) -> None:
     if at.kind == "tiff" and not at.file.lower().endswith(TIFFS):
         raise UnsupportedError(f"{at.text}: files of this maker are only read; write .tif")
     if at.kind == "zarr" and ":" in at.inside:
-        raise ArgumentError(f"{at.text}: expected x.zarr, x.zarr/name, x.ome.zarr or x.ome.zarr/labels/name, without a level")
+        raise ArgumentError(f"{at.text}: expected x.zarr or x.zarr/name; levels of OME-Zarr are not written one by one")
 
 
 def check_room(at: TensorPath, overwrite: bool) -> None:

@@ -79,8 +79,10 @@ class Where:
     @property
     def shared(self) -> str:
         """How several processes may write it."""
-        kind = "npy" if self.raw else place(self.path).kind
-        return ALONE if kind == "nifti" and self.path.lower().endswith(".gz") else KINDS.get(kind, ALONE)
+        if self.raw:
+            return REGIONS
+        at = place(self.path)
+        return ALONE if at.is_spooled else KINDS.get(at.kind, ALONE)
 
     @property
     def file(self) -> str:

@@ -113,3 +113,16 @@ def test_the_command(volume: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "ome: expected one of 0.4, 0.5" in capsys.readouterr().err
     assert main([*given, "--post", POST, "--overwrite"]) == 0
     assert (tmp_path / "y.ome.zarr" / "zarr.json").exists()
+
+
+@pytest.mark.parametrize("output", ["y.ome.tif", "y.nii.gz"])
+def test_formats_that_are_written_whole(output: str, volume: Any, tmp_path: Path) -> None:
+    """At the end, by one worker; places go along."""
+    at_once(tmp_path, "plain.npy")
+    at_once(tmp_path, output)
+    run_tasks(job(tmp_path, f"z{output[1:]}").spread())
+    for name in (output, f"z{output[1:]}"):
+        with ooc.open(tmp_path / name) as source:
+            expected = np.load(tmp_path / "plain.npy").reshape(source.shape)
+            np.testing.assert_array_equal(source, expected)
+            assert geometry_of(source)["z"].step == pytest.approx(3.0 if "tif" in output else 3e-3)

@@ -60,7 +60,7 @@ def test_what_is_there_is_told_first(
 @pytest.mark.parametrize(
     ("output", "more", "told"),
     [
-        ("y.nii.gz", (), "write .nii"), ("y.jpg", (), "only .png is written"), ("y.h5", (), "name the dataset"),
+        ("y.jpg", (), "only .png is written"), ("y.h5", (), "name the dataset"),
         ("y.zarr:1", (), "levels of OME-Zarr are not written"), ("y.npy::0", (), "slices select"), ("y.txt", (), "y.txt"),
         ("s3://b/y.zarr", (), "no stores across a network"),
         ("y.npy", ("--budget", "1e300"), "budget='1e300': expected less than 2^63 bytes"),

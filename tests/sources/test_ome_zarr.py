@@ -134,7 +134,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (ooc.ArgumentError, "images are named", {"path": "a.zarr", "ome": "0.5"}),
         (ooc.OptionError, "expected a version of OME-Zarr", {"path": "a.npy", "ome": "0.5"}),
         (ooc.ArgumentError, "levels have chunks alone", {"path": "a.ome.zarr", "shards": (4, 4)}),
-        (ooc.ArgumentError, "without a level", {"path": "a.ome.zarr:0"}),
+        (ooc.ArgumentError, "levels of OME-Zarr are not written one by one", {"path": "a.ome.zarr:0"}),
     ):
         with pytest.raises(error, match=match):
             create(**arguments)
@@ -187,3 +187,80 @@ def test_tiffs_tell_of_places(name: str, tmp_path: Path) -> None:
         assert told == {"z": Spacing(3, 0, "micrometer"), "y": Spacing(1, 0, "micrometer"), "x": Spacing(0.5, 0, "micrometer")}
     else:
         assert told == {"y": Spacing(1e-4, 0, "centimeter"), "x": Spacing(5e-5, 0, "centimeter")}
+
+
+# ---------------------------------------------------------------- written whole, at the end
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f4", "f8"])
+def test_an_ome_tiff_has_tiles_and_levels(dtype: str, tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    array = (RNG.standard_normal((2, 3, 530, 601)) * 50 + 128).astype(dtype)
+    with ooc.create(tmp_path / "like.ome.zarr", (3, 8, 8), "u1", "zyx") as like:
+        like.geometry = {
+            "z": Spacing(3, 0, "micrometer"),
+            "y": Spacing(0.5, 0, "micrometer"),
+            "x": Spacing(5e-4, 0, "millimeter"),
+        }
+        with ooc.create(tmp_path / "a.ome.tif", array.shape, array.dtype, "czyx", like=like) as sink:
+            assert not (tmp_path / "a.ome.tif").exists()
+            for z in range(3):  # by region, in any order
+                sink.write(((0, 2), (2 - z, 3 - z), (0, 530), (0, 601)), array[:, 2 - z : 3 - z])
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        (series,) = file.series
+        assert file.is_ome and series.axes == "CZYX" and file.pages[0].is_tiled
+        held = [level.asarray() for level in series.levels]
+        assert file.pages[0].tags["ResolutionUnit"].value == 3
+    assert [one.shape for one in held] == [(2, 3, 530, 601), (2, 3, 265, 301), (2, 3, 133, 151)]
+    np.testing.assert_array_equal(held[0], array)
+    for fine, coarse in itertools.pairwise(held):
+        assert np.abs(coarse - halved(fine, (1, 1, 2, 2))).max() <= (0.5 + 1e-4 if array.dtype.kind in "iu" else 1e-3)
+    with ooc.open(f"{tmp_path}/a.ome.tif:0/1") as source:
+        np.testing.assert_array_equal(source, held[1])
+        assert geometry_of(source)["x"].step == pytest.approx(0.5 * 601 / 301) and geometry_of(source)["z"].step == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ome.tif", "like.ome.zarr"]
+
+
+def test_colours_of_an_ome_tiff(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    array = RNG.integers(0, 255, (520, 300, 3)).astype(np.uint8)
+    written(tmp_path / "a.ome.tif", array, "yxs")
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "a.ome.tif"), array)
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        assert [level.shape for level in file.series[0].levels] == [(520, 300, 3), (260, 150, 3), (130, 75, 3)]
+
+
+def test_a_compressed_nifti(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    affine = np.array([[0, -0.5, 0, 3], [0.5, 0, 0, 4], [0, 0, 2, 5], [0, 0, 0, 1.0]])
+    nibabel.save(nibabel.Nifti1Image(np.zeros((12, 10, 8), np.float32), affine), tmp_path / "like.nii.gz")
+    array = RNG.standard_normal((8, 10, 12)).astype(np.float32)
+    with ooc.open(tmp_path / "like.nii.gz") as like:
+        written(tmp_path / "a.nii.gz", array, "zyx", like=like)
+    image = nibabel.load(tmp_path / "a.nii.gz")
+    np.testing.assert_array_equal(image.get_fdata(dtype=np.float32).T, array)
+    np.testing.assert_allclose(image.affine, affine)
+    with ooc.open(tmp_path / "a.nii.gz") as source:
+        np.testing.assert_array_equal(source, array)
+
+
+@pytest.mark.parametrize("name", ["y.ome.tif", "y.nii.gz"])
+def test_a_function_writes_there(name: str, tmp_path: Path) -> None:
+    x = RNG.standard_normal((1, 1, 20, 30, 40)).astype(np.float32)
+    w = np.ones((1, 1, 3, 3, 3), np.float32)
+    with ooc.create(tmp_path / name, x.shape[2:], x.dtype, "zyx") as sink:
+        ooc.conv(x, w, padding=1, out=sink.expand_dims((0, 1)))
+        with ooc.open(tmp_path / name) as source:  # it is whole when the call returns
+            np.testing.assert_allclose(source, ooc.conv(x, w, padding=1)[0, 0], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["y.ome.tif", "y.nii.gz"])
+def test_an_error_leaves_nothing(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), ooc.create(tmp_path / name, (9, 9, 9), "f4", "zyx") as sink:
+        sink.write(whole(sink.shape), np.ones((9, 9, 9), np.float32))
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    for wrong, error in ((("xy", "f4"), ooc.ShapeError), (("zyx", "c8"), ooc.DtypeError)):
+        if name == "y.ome.tif":
+            with pytest.raises(error):
+                ooc.create(tmp_path / name, (9,) * len(wrong[0]), wrong[1], wrong[0])
