@@ -24,8 +24,8 @@ from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import parse_bytes, show_bytes
 
 READS = (
-    "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.png, x.jpg; slices may follow, "
-    "as in x.zarr::0,:,10:20"
+    "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.mrc, x.ims[:level], x.png, x.jpg; "
+    "slices may follow, as in x.zarr::0,:,10:20"
 )
 TERABYTE, MOST = 10**12, 1 << 63
 INTERVAL = 0.5  # seconds between two reports of progress

@@ -18,6 +18,8 @@ from ooc.sources.base import FileSource
 from ooc.sources.checks import numeric, sizes
 from ooc.sources.hdf5 import create_hdf5, open_hdf5
 from ooc.sources.images import create_image, open_image
+from ooc.sources.imaris import open_imaris
+from ooc.sources.mrc import open_mrc
 from ooc.sources.nifti import create_nifti, open_nifti
 from ooc.sources.npy import create_npy, open_npy
 from ooc.sources.ome_zarr import create_ome
@@ -33,7 +35,7 @@ __all__ = ["Source", "create", "open"]
 
 OPENERS: dict[str, Callable[[TensorPath, bool], FileSource]] = {
     "npy": open_npy, "zarr": open_zarr, "tiff": open_tiff, "hdf5": open_hdf5, "nifti": open_nifti,
-    "image": open_image,
+    "image": open_image, "mrc": open_mrc, "imaris": open_imaris,
 }  # fmt: skip
 
 
@@ -63,8 +65,9 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
     Parameters:
         path: "x.npy"; "x.zarr", "x.zarr/name" (Zarr 2 and 3), "x.ome.zarr:level" (OME-Zarr 0.4 and 0.5; without a level the
             finest); "x.tif", "x.tif:series/level" (.svs, .ndpi, .scn, .btf, .qptiff, .lsm too);
-            "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.png", "x.jpg", "x.bmp". Slices may follow, as in
-            "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece; no steps, nothing negative.
+            "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.mrc" (.mrcs, .map, .rec); "x.ims", "x.ims:level";
+            "x.png", "x.jpg", "x.bmp". Slices may follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece;
+            no steps, nothing negative.
         mode: "r" (default) to read, "r+" to write too: .npy, .zarr, .h5, uncompressed .tif and unscaled .nii.
         trust: whether the file may lead to files elsewhere; default False: HDF5 (external, virtual, linked) to its folder, Zarr
             (links) to within itself.

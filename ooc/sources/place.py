@@ -23,11 +23,13 @@ PATTERNS = {
     "tiff": r"(.*?\.(?:tiff?|svs|ndpi|scn|btf|qptiff|lsm))(?::(.*))?",
     "hdf5": r"(.*?\.(?:h5|hdf5))(?::(.*))?",
     "nifti": r"(.*\.nii(?:\.gz)?)",
+    "mrc": r"(.*\.(?:mrcs?|map|rec))",
+    "imaris": r"(.*?\.ims)(?::(.*))?",
     "image": r"(.*\.(?:png|jpe?g|bmp))",
 }
 LABELS = "labels"  # of an image of OME-Zarr: the group that they are in
 TIFFS = (".tif", ".tiff")  # names of those that are written; microscopes and scanners have others
-KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/dataset, .nii, .nii.gz, .png, .jpg or .bmp"
+KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/dataset, .nii, .nii.gz, .mrc, .ims, .png, .jpg or .bmp"
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ def writable(at: TensorPath) -> None:
     """Refuse what is written by no path of its kind, before anything else is known."""
     if at.slices is not None:
         raise ArgumentError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    if at.kind in ("mrc", "imaris"):
+        raise UnsupportedError(f"{at.text}: is only read; write .ome.zarr, .tif or .nii")
     if at.kind == "image" and not at.file.lower().endswith(".png"):
         raise UnsupportedError(f"{at.text}: of pictures only .png is written, which loses nothing")
     if at.kind == "hdf5" and not at.inside.strip("/"):
