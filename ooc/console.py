@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import re
 import sys
@@ -32,20 +33,37 @@ class _Usage(Exception):
     """The arguments do not make sense."""
 
 
+STATUSES = """\
+exit status: 0 done; 1 what was checked is wrong; 2 an error, told in one line on stderr; 130 interrupted; 141 nobody reads the
+output"""
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports mistakes by an exception, so that every error is printed the same way. options: its long ones of more than a
-    letter."""
+    letter. parsers: those of its commands."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.options: list[str] = []
-        super().__init__(**kwargs)
+        self.parsers: dict[str, _Parser] = {}
+        super().__init__(**{"epilog": STATUSES, **kwargs})
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
         self.options += [name for name in names if name.startswith("--") and len(name) > 3]
         return super().add_argument(*names, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise _Usage(f"{message}; try: {self.prog} --help")
+        raise _Usage(f"{message}{self._meant(message)}; try: {self.prog} --help")
+
+    def _meant(self, message: str) -> str:
+        """What a word that is none may have been meant to be."""
+        if wrong := re.search(r"invalid choice: '([^']*)'", message):
+            word, known = wrong[1], list(self.parsers) or re.findall(r"'?([^\s',()]+)'?", message.partition("choose from")[2])
+        elif wrong := re.search(r"unrecognized arguments:.*?(--[^\s=]+)", message):
+            word, known = wrong[1], [option for parser in (self, *self.parsers.values()) for option in parser.options]
+        else:
+            return ""
+        near = difflib.get_close_matches(word, known, 1)
+        return f"; did you mean {near[0]}?" if near else ""
 
 
 def run_program(name: str, description: str, version: str, commands: Mapping[str, Command], argv: Sequence[str] | None) -> int:
@@ -56,9 +74,9 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
     _open_standard_streams()
     options: list[str] = []
     try:
-        parser, parsers = _parser(name, description, version, commands)
+        parser = parser_of(name, description, version, commands)
         args = parser.parse_args(argv)
-        options = parsers[args.command].options
+        options = parser.parsers[args.command].options
         status = commands[args.command].run(args)
         sys.stdout.flush()  # a closed pipe shows itself here, not at exit
         return status
@@ -114,18 +132,16 @@ def count(text: str) -> int:
     return int(text)
 
 
-def _parser(
-    name: str, description: str, version: str, commands: Mapping[str, Command]
-) -> tuple[argparse.ArgumentParser, dict[str, _Parser]]:
-    """A program's parser, and those of its commands."""
-    parsers: dict[str, _Parser] = {}
+def parser_of(name: str, description: str, version: str, commands: Mapping[str, Command]) -> _Parser:
+    """A program's parser, with those of its commands."""
     parser = _Parser(prog=name, description=description)
     parser.add_argument("--version", action="version", version=f"{name} {version}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for word, command in commands.items():
-        parsers[word] = subparsers.add_parser(word, help=command.help, description=command.help)
-        command.arguments(parsers[word])
-    return parser, parsers
+        one = subparsers.add_parser(word, help=command.help, description=command.help)
+        command.arguments(one)
+        parser.parsers[word] = one
+    return parser
 
 
 def _complain(name: str, message: str, status: int) -> int:

@@ -15,6 +15,7 @@ from ooc.apply import Application
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
+from ooc.cli.streams import piped, threaded
 from ooc.console import count
 from ooc.errors import ArgumentError
 from ooc.networks.session import Session
@@ -24,8 +25,8 @@ from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import parse_bytes, show_bytes
 
 READS = (
-    "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.mrc, x.ims[:level], x.png, x.jpg; "
-    "slices may follow, as in x.zarr::0,:,10:20"
+    "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.mrc, x.ims[:level], x.png, "
+    "x.jpg; slices may follow, as in x.zarr::0,:,10:20"
 )
 TERABYTE, MOST = 10**12, 1 << 63
 INTERVAL = 0.5  # seconds between two reports of progress
@@ -35,11 +36,12 @@ TENTHS = 10  # lines of progress in a log
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `ooc apply`."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a .pt2 file of torch.export.save")
-    parser.add_argument("--input", required=True, metavar="IN", help=READS)
+    parser.add_argument("--input", required=True, metavar="IN", help=f"{READS}; - reads a .npy from standard input")
     parser.add_argument(
         "--output",
         metavar="OUT",
-        help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.ome.tif, x.nii[.gz] or x.png",
+        help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.ome.tif, x.nii[.gz] or x.png; "
+        "- writes a .npy to standard output",
     )
     parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
     parser.add_argument("--axes", default="", metavar="LETTERS", help="of the input's axes, of n, c, z, y, x; default: as the "
@@ -51,6 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--semantics", default="whole", metavar="HOW", help='"whole" (default): the network sees all; '
                         '"window=96,overlap=0.25,blend=gaussian": windows, blended as MONAI does')  # fmt: skip
     parser.add_argument("--device", metavar="NAME", help="a device; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads that compute, of each process; default: all")
     parser.add_argument("--verify", type=count, default=0, metavar="K", help="compute K windows again, corners first, with ONNX "
                         "Runtime (.pt2: PyTorch), and print the largest difference")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
@@ -60,6 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         "an input lead to files elsewhere")  # fmt: skip
     parser.add_argument("--ome", default="", metavar="V", help='version of an OME-Zarr output, "0.5" (default; of labels that of '
                         'their image) or "0.4"')  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
     spread.arguments(parser)
 
@@ -68,15 +72,19 @@ def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if not args.plan and not args.output:
         raise ArgumentError("--output: expected a file to write; --plan alone writes nothing")
-    job = Application(
-        args.model, args.input, args.output or "", args.budget, args.axes, args.pre, args.post, args.outputs, args.device,
-        args.pad_to, args.overwrite, args.semantics, args.verify, apart=not args.plan, trust=args.trust, ome=args.ome,
-    )  # fmt: skip
-    shared = spread.asked(args)
     if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet
         raise ArgumentError(f"budget={args.budget!r}: expected less than 2^63 bytes")
-    if shared and not args.plan:
-        return spread.run(args, job)
+    shared = spread.asked(args)
+    with piped(args, not shared) as given, threaded(args) as device:
+        job = Application(
+            given.model, given.input, given.output or "", given.budget, given.axes, given.pre, given.post, given.outputs, device,
+            given.pad_to, given.overwrite, given.semantics, given.verify, apart=not given.plan, trust=given.trust, ome=given.ome,
+        )  # fmt: skip
+        return spread.run(given, job) if shared and not given.plan else at_once(given, job)
+
+
+def at_once(args: argparse.Namespace, job: Application) -> int:
+    """Do it in this process."""
     job.prepare()
     told = about(job)
     if args.trace:

@@ -21,8 +21,8 @@ from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli import apply, network, train
-from ooc.console import FAILED, Command, count, run_program
-from ooc.errors import ArgumentError
+from ooc.console import FAILED, Command, count, parser_of, run_program
+from ooc.errors import ArgumentError, UnsupportedError
 from ooc.ir.op import Op
 from ooc.model.calibration import shipped
 from ooc.planner.basis import PlannedOp, Planning, change, enough_of_disk
@@ -31,12 +31,15 @@ from ooc.schedule.plan import Plan
 from perfmodel.commands import COMMANDS as MEASURING
 
 PLACES = ", ".join(p.value for p in Place)
+SHELLS = ("bash", "zsh")
+
+
+DESCRIPTION = "Out-of-core convolution: operations on arrays larger than the device."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (default: this process's) and return the exit status, see `run_program`."""
-    description = "Out-of-core convolution: operations on arrays larger than the device."
-    return run_program("ooc", description, __version__, COMMANDS, argv)
+    return run_program("ooc", DESCRIPTION, __version__, COMMANDS, argv)
 
 
 # ---- ooc plan
@@ -161,12 +164,30 @@ def _doctor(args: argparse.Namespace) -> int:
     return 0
 
 
+# ---- ooc completion
+
+
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"of {', '.join(SHELLS)}; as in: "
+                        'eval "$(ooc completion bash)"')  # fmt: skip
+
+
+def _completion(args: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise UnsupportedError('ooc completion needs shtab; pip install "ooc[completion]"') from None
+    print(shtab.complete(parser_of("ooc", DESCRIPTION, __version__, COMMANDS), args.shell))
+    return 0
+
+
 OWN: dict[str, Command] = {
     "plan": Command("Print the plan for an operation: no arrays and no device needed.", _plan_arguments, _plan),
     "apply": Command("Apply a trained network to a tensor in a file.", apply.arguments, apply.run),
     "train": Command("Train a network on volumes or pictures in files.", train.arguments, train.run),
     "network": Command("Plan a whole network, by one policy or by all of them side by side.", network.arguments, network.run),
     "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
+    "completion": Command("Print what completes commands and options in a shell.", _completion_arguments, _completion),
     "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),
 }
 COMMANDS = OWN | {name: command for name, command in MEASURING.items() if command.everyday}

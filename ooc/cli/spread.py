@@ -101,27 +101,27 @@ def ways(args: argparse.Namespace) -> Way:
         share = Share.of(args.parts)
         return lambda tasks, progress: run_part(tasks, share, patience=args.patience, progress=progress)
     if args.dask:
-        return lambda tasks, progress: on_cluster(args.dask, tasks, args.patience, progress)
+        return lambda tasks, progress: on_cluster(args, tasks, progress)
     if args.workers:
-        return lambda tasks, progress: own_cluster(args.workers, tasks, args.patience, progress)
+        return lambda tasks, progress: own_cluster(args, tasks, progress)
     return lambda tasks, progress: run_tasks(tasks, progress=progress)
 
 
-def on_cluster(address: str, tasks: list[Task], patience: float | None, progress: SpreadProgress | None) -> list[dict[str, Any]]:
+def on_cluster(args: argparse.Namespace, tasks: list[Task], progress: SpreadProgress | None) -> list[dict[str, Any]]:
     """By the workers of a scheduler."""
     from ooc.dask import connected, run
 
-    with connected(address) as client:
-        return run(tasks, client, patience=patience, progress=progress)
+    with connected(args.dask) as client:
+        return run(tasks, client, threads=args.threads, patience=args.patience, progress=progress)
 
 
-def own_cluster(workers: int, tasks: list[Task], patience: float | None, progress: SpreadProgress | None) -> list[dict[str, Any]]:
+def own_cluster(args: argparse.Namespace, tasks: list[Task], progress: SpreadProgress | None) -> list[dict[str, Any]]:
     """By processes of our own, which end with us."""
     from ooc.dask import local, run
 
     gpus = tasks[0].work.about.fingerprint["backend"] == "cuda"
-    with local(workers, gpus) as client:
-        return run(tasks, client, patience=patience, progress=progress)
+    with local(args.workers, gpus) as client:
+        return run(tasks, client, threads=args.threads, patience=args.patience, progress=progress)
 
 
 def about(job: Application, tasks: list[Task]) -> dict[str, Any]:

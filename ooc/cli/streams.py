@@ -1,0 +1,67 @@
+"""Standard input and output in the place of files, `-`; what is said while the output is a tensor, or nothing is to be said."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ooc.errors import ArgumentError
+from ooc.runtime.context import current_device
+from ooc.runtime.context import device as named_device
+
+STREAM = "-"
+
+
+@contextlib.contextmanager
+def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]:
+    """The arguments with files for streams: what comes in on standard input is a .npy file, and so is what goes out when the
+    block is left without an error. What is said goes to standard error then; with --quiet, nowhere. alone: whether one process
+    does all of it. Raises ArgumentError."""
+    incoming, outgoing = args.input == STREAM, args.output == STREAM
+    if (incoming or outgoing) and not alone:
+        raise ArgumentError(
+            "-: streams are read and written by one process; name files for --workers, --dask, --parts and --resume"
+        )
+    if outgoing and args.json and not args.plan:
+        raise ArgumentError("--json: does not go with --output -, where the tensor is; name a file")
+    with contextlib.ExitStack() as stack:
+        stdout = sys.stdout
+        if args.quiet and not args.json:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        elif outgoing and not args.plan:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if not incoming and not outgoing:
+            yield args
+            return
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ooc-"))
+        given = argparse.Namespace(**vars(args))
+        if incoming:
+            given.input = os.path.join(folder, "stdin.npy")
+            with open(given.input, "wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        if outgoing:
+            given.output = os.path.join(folder, "stdout.npy")
+        yield given
+        if outgoing and not args.plan:
+            with open(given.output, "rb") as file:
+                shutil.copyfileobj(file, stdout.buffer)
+            stdout.flush()
+
+
+@contextlib.contextmanager
+def threaded(args: argparse.Namespace) -> Iterator[str | None]:
+    """The name of the device that computes; None: the current one, of as many threads as are wanted while the block lasts."""
+    if args.threads is None:
+        yield args.device
+        return
+    current = current_device() if args.device is None else None
+    made = named_device(args.device or (current.backend.name if current else "auto"), threads=args.threads)
+    with replace(made, device_bytes=current.device_bytes) if current else made:
+        yield None
