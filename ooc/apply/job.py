@@ -13,7 +13,7 @@ import numpy as np
 from ooc.apply.apart import planned
 from ooc.apply.axes import COLOUR, SPACE, model_axes, named_axes, output_axes
 from ooc.apply.mirrored import Mirrored
-from ooc.apply.models import opened, with_remedy
+from ooc.apply.models import fixed_at, opened, with_remedy
 from ooc.apply.positions import by_letter, positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
@@ -99,6 +99,7 @@ class Application:
     takes_last: bool = field(init=False)
     behind: Graph = field(init=False)
     finish: NetworkPlan = field(init=False)
+    fixed: str = field(init=False, default="")  # the size that the model was exported for, where it serves any
     _letters: str = field(init=False)
 
     def prepare(self) -> NetworkPlan:
@@ -285,6 +286,7 @@ class Application:
         size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
         shape = (1 if self.windows else self.source.shape[0], self._channels(before), *size)
         outputs = [self.outputs] if self.outputs else model.output_names[:1]
+        self.fixed = "" if self.windows else fixed_at(model, size)
         try:
             graph: Graph = model.build(shape, outputs, begin)
         except ShapeError as error:
@@ -387,7 +389,9 @@ class Application:
         """What a user should know of the result, a sentence each."""
         whole = innermost(self.file)
         lost = self.output.lower().endswith((".nii", ".nii.gz")) and header_of(whole) is not None and self._position() is None
-        return [f"{self.output}: where it lies in space is not known; it has no affine and spacings of 1"] if lost else []
+        notes = [f"{self.output}: where it lies in space is not known; it has no affine and spacings of 1"] if lost else []
+        told = f"{self.model}: was exported for {self.fixed}; all its nodes compute the same at any size"
+        return [*notes, told] if self.fixed else notes
 
 
 def planned_here(graph: Graph, batch: int, budget: Any, device: str | None) -> tuple[Built, NetworkPlan]:

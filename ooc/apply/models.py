@@ -27,6 +27,15 @@ def opened(path: str | Path, trust: bool = False) -> Any:
     return module.opened(path, trust)
 
 
+def fixed_at(model: Any, extent: Sequence[int]) -> str:
+    """The size that a model was exported for, where that is another than this and it computes the same at any; it is forgotten
+    then. "": there is nothing to forget."""
+    if all(h in (0, e) for h, e in zip(model.baked, extent, strict=False)):
+        return ""
+    held = "x".join(map(str, model.baked))
+    return held if model.free() else ""
+
+
 def with_remedy(
     error: ShapeError, path: str | Path, model: Any, shape: Sequence[int], outputs: Sequence[str] | None
 ) -> ShapeError:  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -111,10 +112,15 @@ def reference_of(task: VerifiedPart) -> Callable[[Any], Any]:
         raise UnsupportedError("--verify: ONNX Runtime computes the reference; pip install onnxruntime") from None
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = runtime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
+    network = opened(task.model, task.trust)
+    freed = any(network.baked) and network.free()
+    if freed:  # windows are of other sizes
+        folder = os.path.dirname(os.path.abspath(task.model))
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    model = network.serialized if freed else task.model
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (name,) = [i.name for i in session.get_inputs()]
     names = [task.output or session.get_outputs()[0].name]
-    network = opened(task.model, task.trust)
     takes_last, makes_last = network.takes_last, network.makes_last(task.output)
 
     def run(x: Any) -> Any:

@@ -14,6 +14,7 @@ from ooc.networks import Graph
 from ooc.onnx import convolutions, elementwise, norms, own, pooling, resizing, sampling, shapes  # noqa: F401  they register what they translate
 from ooc.onnx.elementwise import FLOATS
 from ooc.onnx.folding import Folder
+from ooc.onnx.freeing import free, frees
 from ooc.onnx.layout import back, makes_last, takes_last
 from ooc.onnx.translator import INTEGERS, WHOLE, OnnxTranslator, label
 from ooc.translate.building import GraphTensor, Shape
@@ -87,6 +88,20 @@ class OnnxModel:
         info = next((i for i in self.model.graph.input if i.name not in constants), None)
         held = [] if info is None else [d.dim_value for d in info.type.tensor_type.shape.dim]
         return tuple(held[1:-1] if len(held) > 2 and self.takes_last else held[2:])
+
+    def free(self) -> bool:
+        """Forget the size that the network was exported for, if its nodes compute the same at any other; whether that is so."""
+        with understood(self.path, "not an ONNX network that can be used"):
+            if not frees(self.model):
+                return False
+            free(self.model, self.takes_last)
+        return True
+
+    @property
+    def serialized(self) -> bytes:
+        """The file's text, as it is now; tensors outside it lie where they did."""
+        text: bytes = self.model.SerializeToString()
+        return text
 
     @property
     def takes_last(self) -> bool:

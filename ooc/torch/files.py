@@ -53,6 +53,10 @@ class Pt2Program:
     dynamic = "dynamic_shapes="  # what an exporter is told for other sizes
     takes_last = False  # channels are first in PyTorch
 
+    def free(self) -> bool:
+        """False: a program was followed at one size."""
+        return False
+
     def makes_last(self, output: str = "") -> bool:
         """Whether the output has its channels last."""
         return False
