@@ -134,6 +134,14 @@ def channels(graph: Graph, x: str, words: Words) -> str:
     return tensors[0] if len(tensors) == 1 else graph.concat(*tensors)
 
 
+def clip(graph: Graph, x: str, words: Words) -> str:
+    """Held between two numbers."""
+    bounds = numbers("clip", words)
+    if len(bounds) != 2 or not bounds[0] <= bounds[1]:
+        raise ArgumentError(f"clip: expected two numbers, the lower one first; got {' '.join(words)!r}")
+    return graph.function(x, "clip", *bounds)
+
+
 def bgr(graph: Graph, x: str, words: Words) -> str:
     """The channels of a picture the other way round."""
     return channels(graph, x, [str(i) for i in range(graph.shapes[x][0])][::-1])
@@ -186,7 +194,7 @@ def softmax(graph: Graph, x: str, words: Words) -> str:
 
 
 BEFORE: dict[str, Step] = {
-    "/": divide, "scale": scale, "mean": mean, "std": deviation, "add": add, "bgr": bgr, "channel": channels,
+    "/": divide, "scale": scale, "mean": mean, "std": deviation, "add": add, "clip": clip, "bgr": bgr, "channel": channels,
     "luminance": luminance, "percentile": percentile, "normalise": normalise,
 }  # fmt: skip
 AFTER: dict[str, Step] = {

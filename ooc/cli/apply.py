@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ooc.apply import Application
+from ooc.apply.packages import is_package, unpacked
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
 from ooc.cli import spread
@@ -35,7 +36,8 @@ TENTHS = 10  # lines of progress in a log
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `ooc apply`."""
-    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a .pt2 file of torch.export.save")
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, a .pt2 file of torch.export.save, or a package of "
+                        "bioimage.io, .zip or rdf.yaml: axes, --pre, --post and --pad-to are its own then")  # fmt: skip
     parser.add_argument("--input", required=True, metavar="IN", help=f"{READS}; - reads a .npy from standard input")
     parser.add_argument(
         "--output",
@@ -75,12 +77,24 @@ def run(args: argparse.Namespace) -> int:
     if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet
         raise ArgumentError(f"budget={args.budget!r}: expected less than 2^63 bytes")
     shared = spread.asked(args)
-    with piped(args, not shared) as given, threaded(args) as device:
+    with piped(args, not shared) as given, threaded(args) as device, described(given):
         job = Application(
             given.model, given.input, given.output or "", given.budget, given.axes, given.pre, given.post, given.outputs, device,
             given.pad_to, given.overwrite, given.semantics, given.verify, apart=not given.plan, trust=given.trust, ome=given.ome,
         )  # fmt: skip
         return spread.run(given, job) if shared and not given.plan else at_once(given, job)
+
+
+@contextlib.contextmanager
+def described(args: argparse.Namespace) -> Iterator[None]:
+    """A package of bioimage.io in the place of a model: what the arguments do not say, it says, while the block lasts."""
+    if not is_package(args.model):
+        yield
+        return
+    with unpacked(args.model) as package:
+        args.model, args.pad_to = package.model, args.pad_to if args.pad_to > 1 else package.pad_to
+        args.pre, args.post = args.pre or package.before, args.post or package.after
+        yield
 
 
 def at_once(args: argparse.Namespace, job: Application) -> int:
