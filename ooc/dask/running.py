@@ -6,6 +6,7 @@ Futures and no collections: Dask's optimisation of collections loses their resou
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,16 +70,23 @@ def _on(
 ) -> Callable[[Sequence[Task]], Ran]:  # fmt: skip
     """What runs the tasks of a level on a cluster."""
 
-    def submit(task: Task, elsewhere: list[str] | None = None) -> Promise:
-        key = f"ooc-{task.digest[:8]}-{task.name}-{uuid.uuid4().hex[:8]}"
+    def submit(task: Task, workers: list[str] | None = None, others: bool = False) -> Promise:
+        kind = task.work.levels(task.piece)[task.level].kind
+        key = f"ooc-{kind}-{task.digest[:8]}-{task.name}-{uuid.uuid4().hex[:8]}"
         return client.submit(
-            compute, task, threads, key=key, resources=resources or None, workers=elsewhere, pure=False,
+            compute, task, threads, key=key, resources=resources or None, workers=workers, allow_other_workers=others, pure=False,
         )  # fmt: skip
 
     def run(tasks: Sequence[Task]) -> Ran:
-        left = {submit(task): task for task in tasks}
+        """A process computes one task at a time, so it is given one at a time: what waits, waits here, for whoever is free."""
+        waiting, left, at = deque(tasks), dict[Promise, Task](), dict[Promise, str]()
         try:
-            while left:
+            while waiting or left:
+                free = [w for w in _workers(client) if w not in {at[f] for f in left if f in at}]
+                for worker in [*free, *([""] if not free and not left else [])]:  # nobody there yet: whoever comes
+                    if waiting:
+                        future = submit(waiting[0], [worker] if worker else None, others=bool(worker))
+                        left[future], at[future] = waiting.popleft(), worker
                 finished = _first(client, list(left), patience)
                 if finished is None:
                     left |= {submit(t, others): t for t, others in _stuck(client, left)}
@@ -99,6 +107,10 @@ def _on(
     return run
 
 
+def _workers(client: distributed.Client) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
 def _first(client: distributed.Client, futures: list[Promise], patience: float | None) -> Any:
     """Those that are done, when there is one; None: for so long there was none."""
     try:
@@ -109,7 +121,7 @@ def _first(client: distributed.Client, futures: list[Promise], patience: float |
 
 def _stuck(client: distributed.Client, left: Mapping[Promise, Task]) -> Iterator[tuple[Task, list[str]]]:
     """Tasks that a worker has, with the other workers, if there are any."""
-    workers = set(client.scheduler_info(n_workers=-1)["workers"])
+    workers = set(_workers(client))
     holding = {key: at for at, keys in client.processing().items() for key in keys}
     for task in dict.fromkeys(left.values()):
         busy = {holding[f.key] for f, other in left.items() if other is task and f.key in holding}

@@ -109,3 +109,26 @@ def test_errors_of_a_task_are_one_line(client: Any, tmp_path: Path) -> None:
         ooc.dask.run(tasks, client, patience=-1)
     with pytest.raises(ooc.BackendError, match="no scheduler"):
         dask.connected("tcp://127.0.0.1:1", 0.5)
+
+
+def test_a_process_has_one_task_at_a_time(tmp_path: Path) -> None:
+    """However many threads it has; tasks are named after what they do."""
+    written(tmp_path / "x.npy", SHAPE)
+    most, keys = [0], list[str]()
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=3, processes=True, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        submit = client.submit
+
+        def noted(*args: Any, **options: Any) -> Any:
+            keys.append(options["key"])
+            return submit(*args, **options)
+
+        client.submit = noted
+        dask.run(
+            ooc.tasks(plan(), tmp_path / "x.npy", tmp_path / "y.npy"), client,
+            progress=lambda done, of: most.append(max(map(len, client.processing().values()))),
+        )  # fmt: skip
+    assert max(most) <= 1 and {key[: key.index("-", 4)] for key in keys} >= {"ooc-chain", "ooc-merge"}
+    assert np.array_equal(np.load(tmp_path / "y.npy"), by_tasks())
