@@ -8,10 +8,10 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ooc.apply import Application
+from ooc.apply import Application, page
 from ooc.apply.packages import is_package, unpacked
 from ooc.apply.reach import reach
 from ooc.apply.recipe import AFTER, BEFORE
@@ -19,6 +19,7 @@ from ooc.cli import spread
 from ooc.cli.streams import piped, threaded
 from ooc.console import count
 from ooc.errors import ArgumentError
+from ooc.networks.profile import Profile
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
 from ooc.runtime.progress import TimeLeft
@@ -60,6 +61,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         "Runtime (.pt2: PyTorch), and print the largest difference")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
     parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML here: time and memory as measured and predicted, "
+                        "kernels, the result with its tiles")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
     parser.add_argument("--trust", action="store_true", help="the files are from someone you trust: a .pt2 model may run code, "
                         "an input lead to files elsewhere")  # fmt: skip
@@ -77,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
     if (parse_bytes(args.budget, TERABYTE) or 0) >= MOST:  # of a device that is not known yet
         raise ArgumentError(f"budget={args.budget!r}: expected less than 2^63 bytes")
     shared = spread.asked(args)
+    if args.report and (shared or args.plan or args.output == "-"):
+        raise ArgumentError(
+            "--report: of one process that writes a file: not with --workers, --dask, --parts, --resume, --plan, -"
+        )
     with piped(args, not shared) as given, threaded(args) as device, described(given):
         job = Application(
             given.model, given.input, given.output or "", given.budget, given.axes, given.pre, given.post, given.outputs, device,
@@ -110,7 +117,8 @@ def at_once(args: argparse.Namespace, job: Application) -> int:
     if not args.json:
         print(text(job, told), flush=True)
     begin = time.perf_counter()
-    job.run(None if args.json else watched)
+    profiles: list[Profile] = []
+    job.run(watching(not args.json, profiles if args.report else None))
     resident = most_resident()
     told |= {"seconds": time.perf_counter() - begin, "resident_bytes": resident}
     if args.verify:
@@ -119,7 +127,18 @@ def at_once(args: argparse.Namespace, job: Application) -> int:
     if args.verify and not args.json:
         what = "of the largest value" if job.made_floats else "as integers"
         print(f"verified  {len(job.checked)} windows; largest difference {told['verified']['difference']:.2g} {what}")
+    if args.report:
+        with job.again() as result:
+            title = f"{told['model']}: {job.input} to {job.output}"
+            page.write(args.report, job.plan, page.Told(title, facts(job, told), job.notes, profiles[0], result, job.checked))
     return 0
+
+
+def facts(job: Application, told: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same for a page."""
+    lines = [line.partition(" ") for line in text(job, told).splitlines()]
+    done = f"{told['seconds']:.3g} s; {show_bytes(told['resident_bytes'])} resident at most"
+    return [*((name, value.strip()) for name, _, value in lines if name != "note"), ("done", done)]
 
 
 def about(job: Application) -> dict[str, Any]:
@@ -147,6 +166,21 @@ def text(job: Application, told: dict[str, Any]) -> str:
         f"{str(job.plan).partition(chr(10))[2]}"
         f"{''.join(f'{chr(10)}note      {note}' for note in told['notes'])}"
     )
+
+
+def watching(tells: bool, profiles: list[Profile] | None) -> Callable[[Session], contextlib.AbstractContextManager[None]]:
+    """What is done while a session runs: progress is told; what it takes goes to `profiles`, if they are wanted."""
+
+    @contextlib.contextmanager
+    def watch(session: Session) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if profiles is not None:
+                profiles.append(stack.enter_context(session.profile()))
+            if tells:
+                stack.enter_context(watched(session))
+            yield
+
+    return watch
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from numpy.random import Generator, default_rng
 
+from ooc.apply import page
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.console import count
 from ooc.errors import ArgumentError, BudgetError, UnsupportedError
@@ -65,6 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deterministic", action="store_true", help="sums in an order that does not depend on the plan")
     parser.add_argument("--table", action="store_true", help="print the layers first")
     parser.add_argument("--json", action="store_true", help="a line of JSON per policy")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML about one policy's plan here: time, memory")
     parser.add_argument(
         "--plot", metavar="FILE", help="draw memory over time and every activation's fate, of one policy: .png, .svg"
     )
@@ -73,10 +75,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _parted(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
+
+
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
-    if args.plot and args.policy == "all":
-        raise ArgumentError("--plot: draws one plan; name its policy with --policy")
+    for option in ("plot", "report"):
+        if getattr(args, option) and args.policy == "all":
+            raise ArgumentError(f"--{option}: shows one plan; name its policy with --policy")
     setup = PlansWanted.of(args)
     if args.table and not args.json:
         print(setup.graph.table(), end="\n\n")
@@ -253,6 +260,12 @@ def _one(setup: PlansWanted, args: argparse.Namespace) -> None:
         draw(row.plan, args.plot)
         if not args.json:
             print(f"{'drawn':<9} {args.plot}", flush=True)
+    if args.report:
+        plan = row.plan
+        title = f"{plan.graph.name}, batch {plan.batch}, {plan.policy}"
+        page.write(args.report, plan, page.Told(title, [(n, v.strip()) for n, _, v in map(_parted, str(plan).splitlines())]))
+        if not args.json:
+            print(f"{'written':<9} {args.report}", flush=True)
     row = _measured(row, setup, args) if args.run else row
     if args.json:
         print(row.to_json(setup, kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ from ooc.networks.layers.base import Layer
 from ooc.networks.tensors import Mode, Role, Weights
 from ooc.networks.writer import network
 from ooc.schedule.budget import show_bytes
+from ooc.schedule.notebook import page
 
 RESERVED = ("labels", "share", "draw", "rates")  # inputs that steps have of their own
 MOST_LAYERS, MOST_VALUES = 1 << 17, 1 << 56  # of a graph, and of a tensor of one sample: more is no network
@@ -206,6 +208,15 @@ class LayerGraph:
     def __repr__(self) -> str:
         """One line: the name, how many layers, inputs and outputs."""
         return f"<Graph {self.name}: {len(self.nodes)} layers, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what goes in and out, layers by kind, parameters."""
+        kinds = Counter(node.layer.kind for node in self.nodes)
+        sizes = sum(math.prod(w.shape) for w in self.parameters.values())
+        tensors = {"in": list(self.inputs), "out": list(self.outputs)}
+        facts = [(what, ", ".join(f"{t} {self.shapes[t]} {self.dtypes[t]}" for t in names)) for what, names in tensors.items()]
+        layers = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        return page([("graph", self.name), *facts, ("layers", layers or "none"), ("parameters", f"{sizes:,}")])
 
     def to_json(self) -> str:
         """The graph as JSON text; `Graph.from_json` reads it back."""

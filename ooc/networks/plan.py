@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,16 @@ from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode
+from ooc.networks.usage import load
 from ooc.networks.where import device_of
 from ooc.networks.writer import network
 from ooc.runtime.device import Device
-from ooc.runtime.timeline import Times
+from ooc.runtime.drawing import draw, draw_level
+from ooc.runtime.timeline import Bars, Times, rows
 from ooc.runtime.trace import lane_events, write_events
 from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
+from ooc.schedule.notebook import page
 from ooc.schedule.place import CALLER
 from ooc.schedule.steps import Step, lane_totals, moved_bytes
 
@@ -299,6 +302,19 @@ class NetworkPlan:
             ("kernels", ", ".join(f"{name} {calls} calls {s:.3g} s" for name, (calls, s) in self.kernels.items())),
             ("bound", f"{self.bound_seconds:.4g} s: {share:.0%} reached as predicted"),
         ]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as `print`, what every lane is predicted to do, and memory against the budget."""
+        return page(self._facts(), self.picture())
+
+    def picture(self, measured: Sequence[Bars] = ()) -> str:
+        """What every lane does over time, measured where that is given, and as predicted; memory against the budget; as SVG."""
+        panels = {"measured": measured} if measured else {}
+        used = load(self)
+        limit = "no limit" if self.budget is None else f"the budget is {show_bytes(self.budget)}"
+        told = f"{show_bytes(int(used.nbytes.max(initial=0)))} in use at most, {limit}"
+        level = draw_level("memory", used.times, used.nbytes, self.budget, told)
+        return draw({**panels, "predicted": rows([self.times])}) + "<br>" + level
 
     def __str__(self) -> str:
         """What `print` shows: fates, memory, traffic, seconds and the bound, a line each."""

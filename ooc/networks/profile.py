@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ooc.model.cost import Model
 from ooc.runtime.machine import Measured
+from ooc.runtime.timeline import Bars, Times, last_end, rows
 from ooc.schedule.lowering import Schedule
 from ooc.schedule.steps import lane_totals
 
@@ -32,12 +33,14 @@ class Profile:
         kernels: `KernelTime`s by operation and kernel, such as "conv.fprop cudnn_tf32", those that took longest first.
         lane_seconds: what each lane was busy with, as measured.
         algorithms: tiles by algorithm of a library, where kernels choose among some, as in a call's `Report`.
+        bars: when each lane worked, for pictures; runs lie behind each other.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.lane_seconds: dict[str, float] = {}
         self.algorithms: dict[str, int] = {}
+        self.bars: list[Bars] = []
         self._kernels: dict[str, KernelTime] = {}
 
     @property
@@ -47,6 +50,9 @@ class Profile:
     def add(self, window: Schedule, measured: Callable[[], Measured]) -> None:
         """Count the steps of a window that has run."""
         times = measured()
+        begin = last_end(self.bars)
+        more = rows([Times(window.steps, times.starts, times.ends)])
+        self.bars += [bar._replace(starts=bar.starts + begin, ends=bar.ends + begin) for bar in more]
         for step, start, end in zip(window.steps, times.starts, times.ends, strict=True):
             self.lane_seconds[step.lane] = self.lane_seconds.get(step.lane, 0.0) + end - start
             plan = window.jobs[step.job].plan if step.kind == "run" else None

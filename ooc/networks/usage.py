@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ooc.ir.op import aligned
-from ooc.networks.plan import NetworkPlan
-from ooc.networks.scene import SPILL
+from ooc.networks.scene import SPILL, NetworkSchedule
 from ooc.networks.tiles import PREFIX
-from ooc.runtime.timeline import Load, load_of, spans
+from ooc.runtime.device import Device
+from ooc.runtime.timeline import Load, Times, load_of, spans
 
 
-def load(plan: NetworkPlan) -> Load:
+class Timed(Protocol):
+    """What is needed of a plan."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def schedule(self) -> NetworkSchedule: ...
+
+    @property
+    def times(self) -> Times: ...
+
+    @property
+    def predicted_seconds(self) -> float: ...
+
+
+def load(plan: Timed) -> Load:
     """Bytes of the device in use over the predicted time: each buffer counts from the first step that touches it to the end of
     the last one, what lasts counts all the time."""
     spaces = ("device", "staging", SPILL) if plan.device.backend.shared else ("device",)

@@ -11,6 +11,7 @@ from ooc.runtime.timeline import SHADES, Bars, busy, last_end
 from ooc.schedule.steps import LANES
 
 COLUMNS, HEIGHT, ROW = 500, 14, 20  # pixels: of time, of a lane, from lane to lane
+LEVEL = 80  # pixels of a level
 LEFT, RIGHT = 70, 40  # pixels for what is written beside them
 
 
@@ -34,6 +35,26 @@ def draw(panels: Mapping[str, Sequence[Bars]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="img" '
         f'style="max-width:100%" font-family="sans-serif" font-size="12">{"".join(drawn)}</svg>'
+    )
+
+
+def draw_level(title: str, times: Sequence[float], levels: Sequence[float], limit: float | None, told: str) -> str:
+    """A level over time as steps, up to a limit, in words."""
+    top, end = max(max(levels, default=0.0), limit or 0.0), max(times, default=0.0)
+    if top <= 0.0 or end <= 0.0:
+        return ""
+    xs = np.minimum(np.asarray(times) / end * COLUMNS, COLUMNS)
+    ys = LEVEL * (1 - np.asarray(levels) / top)
+    columns = np.unique(xs.astype(int), return_index=True)[1]
+    tops = [min(ys[i : j or None]) for i, j in zip(columns, [*columns[1:], 0], strict=True)]  # the highest of each pixel
+    path = f"M0 {LEVEL}" + "".join(f"H{int(xs[i])}V{y:.1f}" for i, y in zip(columns, tops, strict=True)) + f"H{COLUMNS}V{LEVEL}z"
+    at = LEVEL * (1 - limit / top) if limit else 0.0
+    line = f'<path d="M0 {at:.1f}H{COLUMNS}" stroke="#b03030" stroke-dasharray="4 3"/>' if limit else ""
+    height, width = LEVEL + 2 * ROW, LEFT + COLUMNS + RIGHT
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'style="max-width:100%" font-family="sans-serif" font-size="12">{_text(0, HEIGHT, f"{title}: {told}")}'
+        f'<g transform="translate({LEFT},{ROW})"><path d="{path}" fill="#4878a8" fill-opacity="0.6"/>{line}</g></svg>'
     )
 
 

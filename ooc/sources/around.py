@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc.errors import PositionError, ShapeError, shown
+from ooc.errors import PositionError, ShapeError, brief, shown
 from ooc.ir.region import Region, Span
 from ooc.sources.protocol import Array, Source
 
 if TYPE_CHECKING:
     from typing import Self
 
+MOST_SHOWN = 2000  # characters in a notebook
 HULL = 16 << 20  # bytes that are read for positions some steps apart, at most
 
 
@@ -67,6 +69,12 @@ class Indexed:
         state = ", closed" if getattr(self, "closed", False) else ""
         axes = f", axes {self.axes!r}" if self.axes else ""
         return f"<{type(self).__name__} {path}: {self.shape} of {self.dtype}{axes}{state}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where it is, what of, its axes, and where positions lie."""
+        lies = getattr(self, "geometry", None) or {}
+        lines = [repr(self), f"{self.nbytes:,} bytes", *(f"{a}: {s.step:g} {s.unit} from {s.origin:g}" for a, s in lies.items())]
+        return f"<pre>{escape(brief(chr(10).join(lines), MOST_SHOWN))}</pre>"
 
     def __getitem__(self, at: Any) -> Any:
         """What is selected, as a new array; a number where no axis is left. Raises PositionError."""
