@@ -25,7 +25,8 @@ MOST_TILES, MOST_TEXT, MOST_ROWS = 4096, 2000, 40
 SPACE = "zyx"
 STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 64em; padding: 0 1em; color: #222; background: #fff }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em } table { border-collapse: collapse } svg, img { max-width: 100% }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em } table { border-collapse: collapse }
+svg, img { max-width: 100%; height: auto }
 th, td { text-align: left; vertical-align: top; padding: 2px 12px 2px 0 } td.n { text-align: right } figure { margin: 0 }
 figcaption { color: #666 }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 } figcaption { color: #999 } }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ooc.schedule.budget import Budget
 from ooc.schedule.place import DIRECT, PAGE, Place, load_route, store_route
 from ooc.schedule.work import stage_keys
 
+LOG = logging.getLogger("ooc.planner")
 BOUNCE = 4 << 20
 PAYS = 0.8  # of the time of exact kernels, below which others are taken
 LEAST_BOUNCE, IN_TURN_BOUNCE = 96 << 10, 256 << 10  # a smaller one gathers too little; too small for direct I/O
@@ -88,6 +90,11 @@ def usable_offers(op: Op, backend: Backend, deterministic: bool, in_place: froze
     """The ways to compute an op; deterministic: those whose sums do not depend on the tiles; in_place: the operands that are used
     in place. Raises UnsupportedError where there is none."""
     offers = backend.offers(op, in_place)
+    if LOG.isEnabledFor(logging.DEBUG):  # telling takes longer than asking
+        chosen = ", ".join(offer.name for offer in offers)
+        LOG.debug("%s: %s offers %s", op, backend.name, chosen or "nothing")
+        for refusal in backend.why_not(op).values():
+            LOG.debug("%s: %s", op, refusal)
     if not offers:
         reasons = "; ".join(f"{k}: {v}" for k, v in backend.why_not(op).items())
         raise UnsupportedError(f"{op}: backend {backend.name} cannot compute this: {reasons}")
