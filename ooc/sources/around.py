@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +71,8 @@ class Indexed:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: where it is, what of, its axes, and where positions lie."""
+        from html import escape  # which imports a table of all entities
+
         lies = getattr(self, "geometry", None) or {}
         lines = [repr(self), f"{self.nbytes:,} bytes", *(f"{a}: {s.step:g} {s.unit} from {s.origin:g}" for a, s in lies.items())]
         return f"<pre>{escape(brief(chr(10).join(lines), MOST_SHOWN))}</pre>"
