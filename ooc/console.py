@@ -40,11 +40,12 @@ output"""
 
 class _Parser(argparse.ArgumentParser):
     """Reports mistakes by an exception, so that every error is printed the same way. options: its long ones of more than a
-    letter. parsers: those of its commands."""
+    letter. parsers: those of its commands. command: the one that is called."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.options: list[str] = []
         self.parsers: dict[str, _Parser] = {}
+        self.command = ""
         super().__init__(**{"epilog": STATUSES, **kwargs})
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
@@ -59,7 +60,8 @@ class _Parser(argparse.ArgumentParser):
         if wrong := re.search(r"invalid choice: '([^']*)'", message):
             word, known = wrong[1], list(self.parsers) or re.findall(r"'?([^\s',()]+)'?", message.partition("choose from")[2])
         elif wrong := re.search(r"unrecognized arguments:.*?(--[^\s=]+)", message):
-            word, known = wrong[1], [option for parser in (self, *self.parsers.values()) for option in parser.options]
+            parser = self.parsers.get(self.command, self)
+            word, known = wrong[1], [option for option in parser.options if option != wrong[1]]
         else:
             return ""
         near = difflib.get_close_matches(word, known, 1)
@@ -75,6 +77,7 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
     options: list[str] = []
     try:
         parser = parser_of(name, description, version, commands)
+        parser.command = next((word for word in (sys.argv[1:] if argv is None else argv) if word in parser.parsers), "")
         args = parser.parse_args(argv)
         options = parser.parsers[args.command].options
         status = commands[args.command].run(args)

@@ -78,6 +78,8 @@ def compute(
             raw = True
     operands = {o.name: o for o in op.outputs}
     main = _main(op, inputs, image) if op.inputs else None
+    if image in inputs and (scale is not None or offset is not None):
+        check_scalable(inputs[image], scale, offset)
     if deferrable((r.out for r in results), blend, settings):
         ops, held = (op, inputs) if not raw else converted(nodes_of(op), list(operands), inputs, {image: (scale, offset)})
         later = deferred(ops, held, [(r.tensor, r.shape, r.see) for r in results], settings)
@@ -85,8 +87,6 @@ def compute(
             return later
     outs = [_array(r, operands[r.tensor], blend[1], main, op) for r in results]
     arrays = [check_out(a, r.shape, numpy_dtype(operands[r.tensor].dtype), r.word) for r, a in zip(results, outs, strict=True)]
-    if image in inputs and (scale is not None or offset is not None):
-        check_scalable(inputs[image], scale, offset)
     if raw:
         op, inputs = converted(nodes_of(op), [o.name for o in op.outputs], inputs, {image: (scale, offset)})
     targets = {r.tensor: r.see(array) for r, array in zip(results, arrays, strict=True)}

@@ -31,6 +31,8 @@ def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]
         )
     if outgoing and args.json and not args.plan:
         raise ArgumentError("--json: does not go with --output -, where the tensor is; name a file")
+    if incoming and sys.stdin is None:
+        raise ArgumentError("--input -: there is no standard input")
     with contextlib.ExitStack() as stack:
         stdout = sys.stdout
         if args.quiet and not args.json:

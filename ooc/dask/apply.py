@@ -6,8 +6,10 @@ import itertools
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +38,8 @@ from ooc.workers.begin import WorkRequest
 from ooc.workers.run import run_tasks
 from ooc.workers.tasks import check_inference, listed, result_of, run_of, values_of
 from ooc.workers.where import Where
+
+USERS = "users"  # a folder of files, one for each that uses what is beside it
 
 
 def apply(
@@ -113,14 +117,19 @@ def _label(plan: NetworkPlan) -> str:
 
 
 class Folder:
-    """A folder of files, which goes when whoever made it lets go of this; another process is told where it is alone."""
+    """A folder of files, which goes with the last of these, in whatever process: each has a file in it, and so has each that is
+    on its way to another process, or to the disk.
 
-    def __init__(self, parent: str | None) -> None:
-        self.path = tempfile.mkdtemp(prefix="ooc-", dir=parent)
-        weakref.finalize(self, shutil.rmtree, self.path, True)
+    Parameters:
+        path: of the folder. user: name of a file that was made for this one, "": none was.
+    """
+
+    def __init__(self, path: str, user: str = "") -> None:
+        self.path, self.user = path, user or _used(path)
+        weakref.finalize(self, _left, path, self.user)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Elsewhere, (self.path,)
+        return Folder, (self.path, _used(self.path))
 
     @property
     def x(self) -> str:
@@ -133,9 +142,20 @@ class Folder:
         return os.path.join(self.path, "y.npy")
 
 
-class _Elsewhere(Folder):
-    def __init__(self, path: str) -> None:
-        self.path = path
+def _used(path: str) -> str:
+    """A new file that says that a folder is used."""
+    user = uuid.uuid4().hex
+    os.makedirs(os.path.join(path, USERS), exist_ok=True)
+    with open(os.path.join(path, USERS, user), "xb"):
+        return user
+
+
+def _left(path: str, user: str) -> None:
+    """A folder is used by one less; after the last one it goes."""
+    with suppress(OSError):
+        os.unlink(os.path.join(path, USERS, user))
+        if not os.listdir(os.path.join(path, USERS)):
+            shutil.rmtree(path, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +198,8 @@ def _through_files(plan: NetworkPlan, x: Any, values: Mapping[str, Any], folder:
         net.tensors[net.outputs[0]].shape,
     )  # fmt: skip
     parent = None if folder is None else os.fspath(folder)
-    token = tokenize(graph.to_json(), values, x.name, plan.budget, parent)
+    how = plan.budget, plan.scene.costs.deterministic, plan.device.backend.name, plan.batch
+    token = tokenize(graph.to_json(), values, x.name, how, parent)
     begun, ran, label = f"ooc-folder-{token}", f"ooc-run-{token}", f"{_label(plan)}-{token}"
     layer: dict[Any, Any] = {begun: (_begin, parent, tuple(x.shape), x.dtype.str)}
     for at, region in _regions(x.chunks):
@@ -210,7 +231,7 @@ def _regions(chunks: Sequence[Sequence[int]]) -> list[tuple[tuple[int, ...], Reg
 
 
 def _begin(parent: str | None, shape: tuple[int, ...], dtype: str) -> Folder:
-    folder = Folder(parent)
+    folder = Folder(tempfile.mkdtemp(prefix="ooc-", dir=parent))
     create(folder.x, shape, np.dtype(dtype)).close()
     return folder
 

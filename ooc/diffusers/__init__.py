@@ -51,7 +51,8 @@ def enable_exact_tiling(
 
 
 def disable_exact_tiling(vae: torch.nn.Module) -> torch.nn.Module:
-    """Let an autoencoder run as diffusers has it again; returns it. Raises OptionError for an object that is none."""
+    """Let an autoencoder run as diffusers has it again, without tiling and slicing; returns it. Raises OptionError for an object
+    that is none."""
     vae = _autoencoder(vae)
     for part in _parts(vae):
         revert_model(part)

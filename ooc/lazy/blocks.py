@@ -12,10 +12,11 @@ import dask.array
 import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
+from numpy.ma import MaskedArray, is_masked
 
 from ooc.cache import Cache, lock_across_forks
-from ooc.errors import BudgetError
-from ooc.ir.op import numpy_dtype
+from ooc.errors import BudgetError, DtypeError
+from ooc.ir.op import Block, crop, numpy_dtype
 from ooc.ir.region import Region, Span, extents, slices
 from ooc.networks.calls import Network
 from ooc.networks.chains import Grid, parts, share
@@ -29,9 +30,10 @@ from ooc.runtime.context import device as named_device
 from ooc.runtime.device import Device
 from ooc.schedule.place import FILE
 from ooc.sources.arrays import ArraySource
+from ooc.sources.units import inside
 from ooc.workers.tiles import fitted
 
-PLANS = 64  # of blocks of a chain, which a process keeps
+PLANS = 1024  # of blocks of a chain, which a process keeps
 _plans: Cache[NetworkPlan] = Cache(PLANS)
 one = lock_across_forks()  # the budget of a worker is that of its process: one block or task at a time
 
@@ -51,20 +53,25 @@ class Piece(NamedTuple):
 
 
 class Framed:
-    """A tensor of which a region alone is there."""
+    """A tensor of which a region alone is there: what is asked for beyond it, and not needed, is zero."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, region: Region) -> None:
         self.shape, self.dtype, self.region = shape, dtype, region
         self.held = np.empty(extents(region), dtype)
 
-    def _within(self, at: tuple[slice, ...]) -> Any:
-        return self.held[tuple(slice(s.start - r.lo, s.stop - r.lo) for s, r in zip(at, self.region, strict=True))]
-
     def __getitem__(self, at: tuple[slice, ...]) -> Any:
-        return self._within(at)
+        block = Block(self.held, self.region)
+        asked = tuple(Span(s.start, s.stop) for s in at)
+        part = crop(block, asked)
+        if part.region == asked:
+            return part.array
+        values = np.zeros(extents(asked), self.dtype)
+        values[inside(part.region, asked)] = part.array
+        return values
 
     def __setitem__(self, at: tuple[slice, ...], values: Any) -> None:
-        self._within(at)[...] = values
+        asked = tuple(Span(s.start, s.stop) for s in at)
+        crop(Block(self.held, self.region), asked).array[...] = values
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +102,8 @@ class Blocks:
                 tensor = net.tensors[name]
                 sources[name] = ArraySource(framed := Framed(tensor.shape, numpy_dtype(tensor.dtype), piece.region))
                 for place, array in zip(piece.places, piece.arrays, strict=True):
+                    if isinstance(array, MaskedArray) and is_masked(array):
+                        raise DtypeError(f"{name}: masked values; fill them first")
                     framed.held[slices(place)] = array
             (name,) = net.outputs
             out = net.tensors[name]

@@ -52,8 +52,9 @@ def defer(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], determ
 
 
 def _is_chunked(source: Any) -> bool:
-    """Whether a source is a dask array, or one of xarray around one."""
-    return isinstance(source, ArraySource) and isinstance(_chunked(source.array), dask.array.Array)
+    """Whether a source is a dask array, or one of xarray around one, without chunks that are empty."""
+    array = _chunked(source.array) if isinstance(source, ArraySource) else None
+    return isinstance(array, dask.array.Array) and all(0 not in along for along in array.chunks)
 
 
 def _chunked(array: Any) -> Any:

@@ -52,6 +52,14 @@ class WholeVolumeInferer(Inferer):  # type: ignore[misc]
         self.budget, self.device, self.policy = budget, device, policy
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, Conversion] = weakref.WeakKeyDictionary()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: plans are made again."""
+        return {name: value for name, value in vars(self).items() if name != "_known"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._known = weakref.WeakKeyDictionary()
+
     def __call__(self, inputs: torch.Tensor, network: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The network's result on inputs.
 
@@ -69,9 +77,10 @@ class WholeVolumeInferer(Inferer):  # type: ignore[misc]
         if not isinstance(network, torch.nn.Module):
             raise UnsupportedError(f"network: expected a torch.nn.Module, got a {type(network).__name__}")
         plain = inputs.as_tensor() if isinstance(inputs, MetaTensor) else inputs
-        if network not in self._known:
-            self._known[network] = Conversion(network, Terms(self.budget, self.device, self.policy))
-        with self._known[network]:
+        conversion = self._known.get(network)
+        if conversion is None or not conversion.is_of(network):
+            conversion = self._known[network] = Conversion(network, Terms(self.budget, self.device, self.policy))
+        with conversion:
             outputs = network(plain, *args, **kwargs)
         if not isinstance(inputs, MetaTensor):
             return outputs

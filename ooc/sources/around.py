@@ -16,6 +16,7 @@ from ooc.sources.protocol import Array, Source
 if TYPE_CHECKING:
     from typing import Self
 
+MOST_AXES = 32
 MOST_SHOWN = 2000  # characters in a notebook
 HULL = 16 << 20  # bytes that are read for positions some steps apart, at most
 
@@ -114,11 +115,11 @@ class Indexed:
 
     def transpose(self, *axes: Any) -> Arranged:
         """The same tensor with its axes in another order, default reversed. Nothing is read. Raises ShapeError."""
-        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        order = tuple(range(self.ndim))[::-1] if not given else tuple(operator.index(a) % max(1, self.ndim) for a in given)
-        if sorted(order) != list(range(self.ndim)):
+        given = tuple(axes[0]) if len(axes) == 1 and np.ndim(axes[0]) else axes
+        numbers = range(self.ndim)[::-1] if given in ((), (None,)) else _axes("transpose", given, self.ndim)
+        if sorted(numbers) != list(range(self.ndim)):
             raise ShapeError(f"transpose: expected each of {self.ndim} axes once, got {shown(axes)}")
-        return self._arranged(order)
+        return self._arranged(tuple(numbers))
 
     @property
     def T(self) -> Arranged:
@@ -128,19 +129,17 @@ class Indexed:
     def swapaxes(self, axis1: int, axis2: int) -> Arranged:
         """The same tensor with two axes exchanged. Raises ShapeError."""
         order = list(range(self.ndim))
-        try:
-            order[axis1], order[axis2] = order[axis2], order[axis1]
-        except IndexError:
-            raise ShapeError(f"swapaxes: there are {self.ndim} axes, got {axis1} and {axis2}") from None
-        return self.transpose(*order)
+        one, two = _axes("swapaxes", (axis1, axis2), self.ndim)
+        order[one], order[two] = two, one
+        return self._arranged(tuple(order))
 
     def expand_dims(self, axis: int | Sequence[int]) -> Arranged:
         """The same tensor with new axes of extent 1, at these places of the result; below 0: from its end. Nothing is read.
         Raises ShapeError."""
-        new = (axis,) if isinstance(axis, int) else tuple(axis)
+        new = tuple(axis) if isinstance(axis, Sequence) else (axis,)
         count = self.ndim + len(new)
-        places = {a % count for a in new if -count <= a < count}
-        if len(places) < len(new):
+        places = {*_axes("expand_dims", new, count)}
+        if len(places) < len(new) or count > MOST_AXES:
             raise ShapeError(f"expand_dims: expected different places among {count} axes, got {shown(axis)}")
         old = iter(range(self.ndim))
         return self._arranged(tuple(None if a in places else next(old) for a in range(count)))
@@ -255,6 +254,17 @@ def arranged(source: Source, axes: str, letters: str) -> Arranged:
             f"axes {axes!r}: nothing takes axis {', '.join(lost)} of a tensor of shape {source.shape}; select with '::'"
         )
     return Arranged(source, tuple(axes.index(letter) if letter in axes else None for letter in letters), letters)
+
+
+def _axes(what: str, given: Any, count: int) -> list[int]:
+    """Numbers of axes, as a caller has them. Raises ShapeError."""
+    try:
+        numbers = [operator.index(a) for a in given if not isinstance(a, bool | np.bool_)]
+    except TypeError:
+        numbers = []
+    if len(numbers) != len(given) or any(not -count <= a < count for a in numbers):
+        raise ShapeError(f"{what}: expected numbers of {count} axes, got {shown(tuple(given))}")
+    return [a % count for a in numbers]
 
 
 def _picked(at: Any, shape: tuple[int, ...]) -> tuple[list[range], Any]:

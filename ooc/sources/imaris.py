@@ -95,8 +95,8 @@ def _numbered(file: Any, inside: str, word: str) -> int:
 
 def _told(group: Any, name: str) -> str:
     """An attribute, which Imaris writes letter by letter."""
-    value = np.asarray(group.attrs[name])
-    return b"".join(value.astype("S1").ravel()).decode("latin-1") if value.dtype.kind in "SO" else str(value.ravel()[0])
+    letters = np.asarray(group.attrs[name]).ravel().tolist()
+    return "".join(one.decode("latin-1") if isinstance(one, bytes) else str(one) for one in letters)
 
 
 def _extent(at: TensorPath, file: Any, inside: str) -> tuple[int, ...]:

@@ -57,8 +57,16 @@ def _average(block: Array, out: Array, along: Sequence[int]) -> None:
         values = block[finer].astype(wide)
         for axis, factor in enumerate(along):
             if factor > 1:
-                sums = np.add.reduceat(values, range(0, values.shape[axis], factor), axis=axis)
-                counts = np.diff([*range(0, values.shape[axis], factor), values.shape[axis]])
-                values = sums / counts.astype(wide).reshape(-1, *[1] * (values.ndim - axis - 1))
+                extent = values.shape[axis]
+                counts = np.minimum(factor, extent - np.arange(extent) // factor * factor).astype(wide)
+                values /= counts.reshape(-1, *[1] * (values.ndim - axis - 1))  # before they are summed: sums may be too large
+                values = np.add.reduceat(values, range(0, extent, factor), axis=axis)
         at: Any = tuple(slice(s.lo, s.hi) for s in part)
-        out[at] = np.rint(values) if out.dtype.kind in "ui" else values
+        out[at] = _rounded(values, out.dtype) if out.dtype.kind in "ui" else values
+
+
+def _rounded(values: Array, dtype: Any) -> Array:
+    """Integers of a type, the nearest that it has."""
+    info = np.iinfo(dtype)
+    top = np.nextafter(values.dtype.type(info.max), 0) if info.bits > 32 else info.max  # which floating numbers have not
+    return np.where(values >= top, info.max, np.clip(np.rint(values), info.min, top).astype(dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -26,6 +27,7 @@ HEADERS = {348: "Nifti1Header", 540: "Nifti2Header"}  # bytes -> class
 MOST_NIFTI1 = 32767  # positions along an axis
 ALIGNED = 2  # code of an affine that was computed
 PIECE = 1 << 15  # elements that are scaled at once
+LEAST, MOST = 1e-30, 1e30  # of a step in single precision
 SPOOLING, FAST = 4 << 20, 1  # bytes that compressing takes; its level, as nibabel has it
 
 
@@ -72,12 +74,18 @@ def open_nifti(at: TensorPath, writable: bool) -> FileSource:
 
 
 def _geometry(header: Any, axes: str) -> dict[str, Spacing]:
-    """Steps and units; where the volume lies is told by the affine, which turns it too."""
-    space, time = header.get_xyzt_units()
-    units = {"t": time, **dict.fromkeys("zyx", space), "c": "unknown"}
-    zooms = dict(zip(axes[::-1], header.get_zooms(), strict=False))
-    lies = {a: spacing(zooms[a], 0.0, "" if units[a] == "unknown" else units[a]) for a in axes}
-    return {a: told for a, told in lies.items() if told is not None}
+    """Steps and units, and where an affine that does not turn says that the volume begins; nothing where that makes no sense."""
+    with suppress(Exception):  # of a header that may say anything
+        space, time = header.get_xyzt_units()
+        units = {"t": time, **dict.fromkeys("zyx", space), "c": "unknown"}
+        zooms = dict(zip(axes[::-1], header.get_zooms(), strict=False))
+        affine = header.get_best_affine()
+        straight = np.allclose(affine[:3, :3], np.diag([zooms.get(a, 1.0) for a in "xyz"]))
+        placed = straight and header["sform_code"] + header["qform_code"] > 0
+        begin = dict(zip("xyz", affine[:3, 3], strict=True)) if placed else {}
+        lies = {a: spacing(zooms[a], begin.get(a, 0.0), "" if units[a] == "unknown" else units[a]) for a in axes}
+        return {a: told for a, told in lies.items() if told is not None}
+    return {}
 
 
 def _header(nibabel: Any, at: TensorPath, zipped: bool) -> Any:
@@ -153,6 +161,8 @@ def _lay(header: Any, lies: Geometry, tensor: NewTensor) -> None:
     axes = AXES[-len(tensor.shape) :][::-1]
     along = [lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in axes]
     factors = [METERS[s.unit] / METERS["millimeter"] if s.unit in METERS else 1.0 for s in along]
+    if not all(LEAST < s.step * f < MOST and abs(s.origin * f) < MOST for s, f in zip(along, factors, strict=True)):
+        return  # numbers that the header has not
     header.set_zooms([s.step * f for s, f in zip(along, factors, strict=True)])
     affine = np.diag([*[s.step * f for s, f in zip(along, factors, strict=True)][:3], *[1.0] * max(0, 3 - len(along)), 1.0])
     affine[: min(3, len(along)), 3] = [s.origin * f for s, f in zip(along, factors, strict=True)][:3]

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
+from ooc.files.whole import turns
 from ooc.ir.region import Region
 from ooc.sources.checks import faults
 from ooc.sources.geometry import Spacing, geometry_of
 from ooc.sources.levels import coarse_shape, coarser, fill
 from ooc.sources.place import LABELS, NewTensor, TensorPath, place
 from ooc.sources.protocol import Array
-from ooc.sources.zarr_arrays import ZarrSource, chunks_of, folder_of, make_room, needed, store, store_group
+from ooc.sources.zarr_arrays import ZarrSource, check_dtype, chunks_of, folder_of, make_room, needed, store, store_group
 from ooc.sources.zarr_metadata import array_at, array_json, array_json2, attributes_of, letters, node
 
 VERSIONS = {"0.4": 2, "0.5": 3}  # of OME-Zarr, by that of Zarr
@@ -105,6 +106,7 @@ def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
         raise DtypeError(f"{at.text}: labels are integers, not {tensor.dtype}")
     if tensor.shards:
         raise ArgumentError(f"{at.text}: shards: levels have chunks alone; write .zarr")
+    check_dtype(at.text, tensor.dtype)
     version, folder = _version(at, tensor.ome), folder_of(at)
     chunks, _ = chunks_of(at.text, tensor)
     needed(at.text, version)
@@ -148,13 +150,16 @@ def announce(at: TensorPath, version: int, listed: bool = True) -> None:
     name, above = Path(folder_of(at)).name, os.path.dirname(folder_of(at))
     if not os.path.isdir(at.file):
         store_group(at.file, version, {})
-    known: list[Any] = []
-    with suppress(OocError, OSError):
-        _, told = attributes_of(at.text, above)
-        held = (told.get("ome") or told).get(LABELS)
-        known = held if isinstance(held, list) else []
-    names = [*(n for n in known if n != name), name] if listed else known
-    store_group(above, version, _worded(version, {LABELS: names}))
+    os.makedirs(above, exist_ok=True)
+    with turns(Path(above)):  # others may add theirs
+        told: dict[str, Any] = {}
+        with suppress(OocError, OSError):
+            _, told = attributes_of(at.text, above)
+        ours = told.get("ome") if version == 3 else told
+        ours = ours if isinstance(ours, dict) else {}
+        known = [n for n in ours.get(LABELS) or () if n != name] if isinstance(ours.get(LABELS), list) else []
+        ours = {**ours, LABELS: [*known, name] if listed else [*(ours.get(LABELS) or ())]}
+        store_group(above, version, {**told, "ome": {"version": "0.5", **ours}} if version == 3 else ours)
 
 
 def complete(folder: str) -> int:

@@ -19,11 +19,13 @@ from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource
 from ooc.sources.scratch import Scratch
 from ooc.sources.spooled import SpooledSource
+from ooc.sources.tiff import MOST_CLASSIC
 from ooc.sources.units import batches
 
 TILE = 256  # positions
+DTYPES = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float32", "float64")
 ORDER, PLANE = "tczyx", "yx"
-MOST_CLASSIC = (1 << 32) - (1 << 25)  # bytes whose offsets fit 32 bits, with headers
+LEAST, MOST = 1e-3, 1e9  # pixels per centimetre that a fraction of 32 bits tells
 
 
 def create_pyramid(at: TensorPath, tensor: NewTensor) -> SpooledSource:
@@ -36,8 +38,8 @@ def create_pyramid(at: TensorPath, tensor: NewTensor) -> SpooledSource:
         raise ShapeError(
             f"{at.text}: axes {tensor.axes!r} of {tensor.shape}: OME-TIFF has those of {ORDER!r}, in this order, or yxs"
         )
-    if tensor.dtype.kind in "bc" or tensor.dtype.itemsize > 8:
-        raise DtypeError(f"{at.text}: OME-TIFF has no {tensor.dtype}; write uint8, or real numbers")
+    if tensor.dtype.name not in DTYPES:
+        raise DtypeError(f"{at.text}: OME-TIFF has no {tensor.dtype}; it has {', '.join(DTYPES)}")
     tifffile = library("tifffile", at.text, "writing tiff", "tiff")
     lies = geometry_of(tensor.like)
     spacings = [lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in axes]
@@ -89,6 +91,8 @@ def _resolution(axes: str, spacings: Sequence[Spacing]) -> dict[str, Any]:
     if not all(a in lies and lies[a].unit in METERS for a in PLANE):
         return {}
     per = {a: 0.01 / (lies[a].step * METERS[lies[a].unit]) for a in PLANE}
+    if not all(LEAST < each < MOST for each in per.values()):
+        return {}
     return {"resolution": (per["x"], per["y"]), "resolutionunit": "CENTIMETER"}
 
 

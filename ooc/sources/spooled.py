@@ -12,7 +12,7 @@ from ooc.files.whole import whole as written
 from ooc.ir.region import Region
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
-from ooc.sources.place import NewTensor, TensorPath, fresh
+from ooc.sources.place import NewTensor, TensorPath, check_room
 from ooc.sources.protocol import Array
 from ooc.sources.raw import RawSource
 from ooc.sources.scratch import Scratch
@@ -31,12 +31,13 @@ class SpooledSource(FileSource):
     """
 
     def __init__(self, at: TensorPath, tensor: NewTensor, axes: str, buffer_bytes: int, finish: Finish) -> None:
-        fresh(at, tensor.overwrite)
+        check_room(at, tensor.overwrite)  # what is there stays until the new file is whole
         folder = os.path.dirname(os.path.abspath(at.file))
         with faults(at.text, "creating"):
             sweep(Path(folder), os.path.basename(at.file))
-            open(at.file, "xb").close()  # a folder that is missing or read-only is told now
-            os.remove(at.file)
+            if not os.path.lexists(at.file):
+                open(at.file, "xb").close()  # a folder that is missing or read-only is told now
+                os.remove(at.file)
         super().__init__(at.text, tensor.shape, tensor.dtype, axes, None, True, buffer_bytes)
         self.file, self.finish, self._raw = at.file, finish, Scratch(tensor.shape, tensor.dtype, folder)
         self._told = False  # whether the file has what was written

@@ -27,6 +27,7 @@ from ooc.sources.units import inside
 
 JPEG = {6, 7, 34892, 33007}  # compressions that have tables of their own
 MOST_CLASSIC = (1 << 32) - (1 << 25)  # bytes whose offsets fit 32 bits, with headers
+MOST_TAG = 1 << 14  # characters of one that tells sizes
 PAGE, SEGMENT = 2048, 128  # bytes: what the library remembers of each
 
 
@@ -167,8 +168,11 @@ def _geometry(tif: Any, source: FileSource, series: int, level: int) -> dict[str
 
 def _of_ome(text: str, series: int) -> dict[str, tuple[float, str]]:
     """Physical sizes of an image, by axis."""
-    images = re.findall(r"<(?:\w+:)?Pixels\b[^>]*>", text)
-    told = dict(re.findall(r"(\w+)\s*=\s*[\"']([^\"']*)[\"']", images[series]))
+    from html import unescape  # which imports a table of all entities
+
+    images = re.findall(r"<(?:\w{1,32}:)?Pixels\b[^<>]*>", text)
+    words = re.findall(r"\b(\w{1,64})\s?=\s?(?:\"([^\"]*)\"|'([^']*)')", images[series][:MOST_TAG])
+    told = {name: unescape(one or other) for name, one, other in words}
     sizes = {a.lower(): (told.get(f"PhysicalSize{a}"), told.get(f"PhysicalSize{a}Unit", "µm")) for a in "XYZ"}
     return {a: (float(size), unit) for a, (size, unit) in sizes.items() if size is not None}
 

@@ -154,8 +154,7 @@ def open_zarr(at: TensorPath, writable: bool) -> ZarrSource:
 def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     """A Zarr array of version 3, in which nothing is written yet."""
     zarr_room(at, tensor.overwrite)
-    if (tensor.dtype.kind == "f" and tensor.dtype.itemsize > 8) or tensor.dtype.itemsize > 16:
-        raise DtypeError(f"{at.text}: zarr has no {tensor.dtype}")
+    check_dtype(at.text, tensor.dtype)
     chunks, shards = chunks_of(at.text, tensor)
     needed(at.text)
     make_room(at, tensor.overwrite)
@@ -165,6 +164,12 @@ def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
     source.zeros = True
     return source
+
+
+def check_dtype(path: str, dtype: Any) -> None:
+    """Raise DtypeError for one that the format has not."""
+    if (dtype.kind == "f" and dtype.itemsize > 8) or dtype.itemsize > 16:
+        raise DtypeError(f"{path}: zarr has no {dtype}")
 
 
 def needed(path: str, version: int = 3) -> None:

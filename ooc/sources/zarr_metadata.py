@@ -18,6 +18,7 @@ import numpy as np
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError
 from ooc.sources.checks import check_unit, faults, numeric, sizes
 from ooc.sources.geometry import Geometry, Spacing, spacing
+from ooc.sources.place import LABELS
 
 MOST_JSON = 16 << 20  # bytes of metadata
 MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
@@ -145,7 +146,8 @@ def levels_of(folder: str) -> set[str]:
     """Folders in a group that are levels of its image."""
     with suppress(OocError, OSError, KeyError, TypeError, IndexError):
         _, told = attributes_of(folder, folder)
-        return {str(dataset["path"]) for dataset in (told.get("ome") or told)["multiscales"][0]["datasets"]}
+        names = {str(dataset["path"]) for dataset in (told.get("ome") or told)["multiscales"][0]["datasets"]}
+        return names - {LABELS}
     return set()
 
 
@@ -162,7 +164,7 @@ def _geometry(axes: str, scales: dict[str, Any], dataset: dict[str, Any]) -> dic
                 origins = [o + n for o, n in zip(origins, numbers, strict=True)]
         units = [axis.get("unit", "") if isinstance(axis, dict) else "" for axis in scales["axes"]]
         lies = {a: spacing(*one) for a, *one in zip(axes, steps, origins, units, strict=True)}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return {}
     return {a: told for a, told in lies.items() if told is not None}
 

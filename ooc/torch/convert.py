@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,11 @@ class Forward:
         if not isinstance(segment, Segment):
             return type(self.module).forward(self.module, *args, **keywords)
         return segment.run(_tensors(args, keywords), self.module)
+
+    @property
+    def held(self) -> torch.nn.Module | None:
+        """The module, if it is there still."""
+        return self._module()
 
     @property
     def module(self) -> torch.nn.Module:
@@ -123,19 +129,32 @@ class Conversion:
         inside = replace(terms, inside=True)
         modules = (m for m in model.modules() if not isinstance(m, torch.nn.Identity))
         self.forwards = [Forward(m, terms if m is model else inside) for m in modules]  # which do not keep the modules
+        self.users, self._lock = 0, threading.RLock()
+
+    def is_of(self, model: torch.nn.Module) -> bool:
+        """Whether the module has the modules inside that it had."""
+        modules = [m for m in model.modules() if not isinstance(m, torch.nn.Identity)]
+        held = [forward.held for forward in self.forwards]
+        return len(held) == len(modules) and all(one is other for one, other in zip(held, modules, strict=True))
 
     def put(self) -> None:
         """From now on they are the modules', but of those that have a forward function of their own."""
         for forward in self.forwards:
-            forward.module.__dict__.setdefault(FORWARD, forward)
+            if (module := forward.held) is not None:
+                module.__dict__.setdefault(FORWARD, forward)
 
     def __enter__(self) -> None:
-        self.put()
+        with self._lock:
+            self.users += 1  # threads may share a network: the last one that leaves takes them away
+            self.put()
 
     def __exit__(self, *error: object) -> None:
-        for forward in self.forwards:
-            if forward.module.__dict__.get(FORWARD) is forward:
-                del forward.module.__dict__[FORWARD]
+        with self._lock:
+            self.users -= 1
+            for forward in self.forwards if not self.users else ():
+                module = forward.held
+                if module is not None and module.__dict__.get(FORWARD) is forward:
+                    del module.__dict__[FORWARD]
 
 
 def _tensors(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -94,6 +94,11 @@ def test_what_was_meant(words: tuple[str, ...], meant: str, capsys: pytest.Captu
     assert meant in capsys.readouterr().err
 
 
+def test_options_of_other_commands_are_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "x", "--overwrite"]) == 2
+    assert "did you mean --overwrite" not in capsys.readouterr().err
+
+
 def test_what_is_far_from_every_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zzz"]) == 2
     assert "did you mean" not in capsys.readouterr().err

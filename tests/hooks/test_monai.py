@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +17,8 @@ monai = pytest.importorskip("monai")
 
 import ooc  # noqa: E402
 import ooc.monai  # noqa: E402
+from ooc.torch.convert import Conversion  # noqa: E402
+from ooc.torch.segment import Terms  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 nets = pytest.importorskip("monai.networks.nets")
@@ -59,6 +64,40 @@ def test_networks_are_let_go() -> None:
     del network
     gc.collect()
     assert gone() is None
+
+
+def test_a_network_that_changes() -> None:
+    """A module inside that was replaced is run; an inferer is copied and pickled."""
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv3d(4, 2, 1)).eval()
+    inferer, x = ooc.monai.WholeVolumeInferer(budget="1 MiB"), torch.randn(1, 1, 8, 8, 8)
+    with torch.no_grad():
+        inferer(x, network)
+        network[2] = torch.nn.Conv3d(4, 3, 3, padding=1)
+        gc.collect()
+        for one in (inferer, copy.deepcopy(inferer), pickle.loads(pickle.dumps(inferer))):
+            torch.testing.assert_close(one(x, network), network(x), rtol=1e-4, atol=1e-4)
+    assert all("forward" not in m.__dict__ for m in network.modules())
+
+
+def test_the_last_user_takes_it_away() -> None:
+    """Threads may share a network: the first one that leaves does not take ooc away from the other."""
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1)).eval()
+    conversion = Conversion(network, Terms(None, None, "auto"))
+    entered, leaving = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with conversion:
+            entered.set()
+            leaving.wait(60)
+
+    thread = threading.Thread(target=use)
+    with conversion:
+        thread.start()
+        assert entered.wait(60)
+    assert all("forward" in m.__dict__ for m in network.modules())
+    leaving.set()
+    thread.join()
+    assert all("forward" not in m.__dict__ for m in network.modules())
 
 
 def test_what_is_refused() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
+import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +48,14 @@ def dense() -> ooc.Graph:
     return g
 
 
-GRAPHS = (pyramid, normed, dense)
+def shrinking() -> ooc.Graph:
+    """Results that do not need the last positions."""
+    g = ooc.Graph("shrinking")
+    g.output(g.pool(g.conv(g.input("x", X.shape[1:]), 4, 3, stride=2), 3, stride=2))
+    return g
+
+
+GRAPHS = (pyramid, normed, dense, shrinking)
 Build = Callable[[], ooc.Graph]
 
 
@@ -104,3 +115,39 @@ def test_what_does_not_fit_is_refused() -> None:
     trained.loss("mse", trained.outputs[0])
     with pytest.raises(ooc.UnsupportedError, match="expected the plan of an inference"):
         dask.apply(trained.plan(batch=2, optimizer=ooc.SGD(0.1)), x)
+
+
+@pytest.mark.parametrize("build", GRAPHS)
+def test_in_other_processes(build: Build, tmp_path: Path) -> None:
+    """The folder goes with the last of the processes that use it, and not before."""
+    plan = build().plan(batch=2, train=False, budget="64 KiB")
+    y = dask.apply(plan, da.from_array(X, chunks=(1, 2, 16, 20)), folder=tmp_path)
+    np.testing.assert_allclose(y.compute(scheduler="processes", num_workers=2), whole(plan), 1e-5, 1e-5)
+
+
+def test_a_folder_lives_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
+    apply = importlib.import_module("ooc.dask.apply")
+    path = tempfile.mkdtemp(dir=tmp_path)
+    one = apply.Folder(path)
+    on_its_way = pickle.dumps(one)
+    del one
+    gc.collect()
+    assert os.path.isdir(path)
+    two = pickle.loads(on_its_way)
+    three = pickle.loads(pickle.dumps(two))
+    del two
+    gc.collect()
+    assert os.path.isdir(path) and three.x.startswith(path)
+    del three
+    gc.collect()
+    assert not os.path.exists(path)
+
+
+def test_other_plans_have_other_names() -> None:
+    x = da.from_array(X, chunks=(1, 2, 16, 20))
+    for build in GRAPHS:
+        plans = [build().plan(batch=2, train=False, budget=budget) for budget in (None, "64 KiB")]
+        with ooc.device("cpu", deterministic=True):
+            plans.append(build().plan(batch=2, train=False))
+        assert len({dask.apply(plan, x).name for plan in plans}) == 3
+        assert dask.apply(plans[0], x).name == dask.apply(plans[0], x).name

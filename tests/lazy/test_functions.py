@@ -42,6 +42,9 @@ BLOCKWISE: dict[str, Function] = {
     "lrn": lambda x: ooc.lrn(x, 3),
     "softmax": ooc.softmax,
     "dropout": lambda x: ooc.dropout(x, 0.5, seed=3),
+    "positions that nobody needs": lambda x: ooc.conv(x, W, stride=2, padding=((0, 1), (0, 0))),
+    "windows that leave some": lambda x: ooc.max_pool(x, 3, 2),
+    "fewer positions": lambda x: ooc.upsample(x, size=7),
     "a part": lambda x: ooc.max_pool(x[:, 1:, 5:31], 2),
 }  # fmt: skip
 
@@ -154,3 +157,21 @@ def test_an_array_of_xarray_is_written_to() -> None:
     out = xarray.DataArray(np.zeros(X.shape, np.float32), dims=("t", "band", "y", "x"))
     assert ooc.activation(X, "relu", out=out) is out
     np.testing.assert_array_equal(out, ooc.activation(X, "relu"))
+
+
+def test_options_that_do_not_fit_are_refused_at_once() -> None:
+    x = da.from_array(X, chunks=CHUNKS[0])
+    with pytest.raises(ooc.ArgumentError, match="scale, offset"):
+        ooc.conv(x, W, scale=2.0, offset=5.0)
+    with pytest.raises(ooc.ShapeError):
+        ooc.conv(x, W[:, :2])
+
+
+def test_empty_chunks_and_masked_values() -> None:
+    x = da.from_array(X[0], chunks=((0, 1, 2), (16, 24), (0, 50)))
+    np.testing.assert_array_equal(ooc.scale(x, 2.0), ooc.scale(X[0], 2.0))
+    masked = da.from_array(np.ma.masked_greater(X, 3), chunks=CHUNKS[0])
+    with pytest.raises(ooc.DtypeError, match="masked values"):
+        ooc.conv(masked, W).compute(scheduler="synchronous")
+    none = da.from_array(np.ma.masked_greater(X, 99), chunks=CHUNKS[0])
+    np.testing.assert_array_equal(ooc.conv(none, W).compute(scheduler="synchronous"), ooc.conv(X, W))

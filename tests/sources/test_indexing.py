@@ -72,6 +72,8 @@ def test_axes(pair: tuple[Any, Any]) -> None:
         (source.expand_dims(0), array[None]),
         (source.expand_dims((0, -1)), array[None, ..., None]),
         (source.T.expand_dims(1).T, array.T[:, None].T),
+        (source.transpose(np.array([2, 1, 0])), array.transpose(2, 1, 0)),
+        (source.expand_dims(np.int64(0)), array[None]),
     ]
     for one, other in turned:
         assert isinstance(one, ooc.Source) and not isinstance(one, np.ndarray)
@@ -91,7 +93,12 @@ def test_what_is_no_index(at: Any, pair: tuple[Any, Any]) -> None:
 
 def test_what_are_no_axes(pair: tuple[Any, Any]) -> None:
     source, _ = pair
-    for wrong in (lambda: source.transpose(0, 1), lambda: source.swapaxes(0, 5), lambda: source.expand_dims((0, 0))):
+    for wrong in (
+        lambda: source.transpose(0, 1), lambda: source.transpose(0, 1, 5), lambda: source.transpose(0.0, 1, 2),
+        lambda: source.transpose(0, 1, -4), lambda: source.swapaxes(0, 5), lambda: source.swapaxes(0, 1.5),
+        lambda: source.expand_dims((0, 0)), lambda: source.expand_dims(1.5), lambda: source.expand_dims((0, 1.5)),
+        lambda: source.expand_dims(True), lambda: source.expand_dims(tuple(range(40))),
+    ):  # fmt: skip
         with pytest.raises(ooc.ShapeError):
             wrong()
 

@@ -135,6 +135,20 @@ def test_all_times_and_channels(times: int, channels: int, axes: str, tmp_path: 
             np.testing.assert_array_equal(ooc.max_pool(x, 2), ooc.max_pool(x[...], 2))
 
 
+@pytest.mark.parametrize("kind", ["bytes", "text", "array", "variable"])
+def test_sizes_however_they_are_written(kind: str, tmp_path: Path) -> None:
+    array = RNG.integers(0, 99, (1, 1, 12, 100, 120)).astype(np.uint16)
+    imaris(tmp_path / "a.ims", array, 1)
+    makes = {"bytes": np.bytes_, "text": str, "array": lambda text: np.array([text], "S3")}
+    makes["variable"] = lambda text: np.array([text], dtype=h5py.string_dtype())
+    with h5py.File(tmp_path / "a.ims", "r+") as file:
+        group = file["DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"]
+        for letter, extent in zip("ZYX", array.shape[2:], strict=True):
+            group.attrs[f"ImageSize{letter}"] = makes[kind](str(extent))
+    with ooc.open(tmp_path / "a.ims") as source:
+        np.testing.assert_array_equal(source, array[0, 0])
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     imaris(tmp_path / "a.ims", RNG.integers(0, 9, (1, 2, 4, 8, 8)).astype(np.uint8))
     for path, error in (("a.ims:2", "no level 2"), ("a.ims:x", "expected a level")):

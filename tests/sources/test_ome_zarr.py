@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,78 @@ def test_an_error_leaves_nothing(name: str, tmp_path: Path) -> None:
         if name == "y.ome.tif":
             with pytest.raises(error):
                 ooc.create(tmp_path / name, (9,) * len(wrong[0]), wrong[1], wrong[0])
+
+
+@pytest.mark.parametrize("name", ["y.ome.tif", "y.nii.gz", "y.ome.zarr"])
+def test_what_is_refused_leaves_what_was_there(name: str, tmp_path: Path) -> None:
+    array = RNG.integers(0, 9, (40, 50)).astype(np.uint8)
+    written(tmp_path / name, array, "yx")
+    for dtype in ("f2", "f16", "u8") if "tif" in name else ("f2", "c32") if "nii" in name else ("f16",):
+        with pytest.raises(ooc.DtypeError):
+            ooc.create(tmp_path / name, array.shape, dtype, "yx", overwrite=True)
+    with ooc.open(tmp_path / name) as source:
+        np.testing.assert_array_equal(source, array)
+    if name != "y.ome.zarr":  # nor does an error while it is written anew
+        with pytest.raises(RuntimeError), ooc.create(tmp_path / name, array.shape, "u1", "yx", overwrite=True):
+            raise RuntimeError
+        with ooc.open(tmp_path / name) as source:
+            np.testing.assert_array_equal(source, array)
+        written(tmp_path / name, array + 1, "yx", overwrite=True)
+        with ooc.open(tmp_path / name) as source:
+            np.testing.assert_array_equal(source, array + 1)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u4", "u8", "i8", "f4", "f8"])
+def test_means_of_the_largest_numbers(dtype: str, tmp_path: Path) -> None:
+    info = np.finfo(dtype) if dtype[0] == "f" else np.iinfo(dtype)
+    for value in (info.max, info.min):
+        written(tmp_path / "a.ome.zarr", np.full((3, 300), value, dtype), "yx", overwrite=True)
+        (_, coarse) = levels(tmp_path / "a.ome.zarr")
+        assert (coarse == value).all()
+
+
+def test_labels_of_many_writers(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    written(path, np.zeros((4, 4), np.uint8), "yx")
+    written(f"{path}/labels/first", np.zeros((4, 4), np.uint8), "yx")
+    group = path / "labels" / "zarr.json"
+    told = json.loads(group.read_text())
+    told["attributes"]["mine"] = told["attributes"]["ome"]["ours"] = 1
+    group.write_text(json.dumps(told))
+    names = [f"l{i}" for i in range(8)]
+    threads = [threading.Thread(target=written, args=(f"{path}/labels/{n}", np.zeros((4, 4), np.uint8), "yx")) for n in names]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    told = json.loads(group.read_text())["attributes"]
+    assert {*told["ome"]["labels"]} == {"first", *names} and told["mine"] == told["ome"]["ours"] == 1
+
+
+def test_places_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    nibabel, tifffile = pytest.importorskip("nibabel"), pytest.importorskip("tifffile")
+    nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.float32), np.eye(4)), tmp_path / "a.nii")
+    raw = bytearray((tmp_path / "a.nii").read_bytes())
+    raw[123] = 255  # units
+    (tmp_path / "a.nii").write_bytes(raw)
+    written(tmp_path / "a.ome.zarr", np.zeros((4, 4), np.uint8), "yx")
+    group = tmp_path / "a.ome.zarr" / "zarr.json"
+    group.write_text(group.read_text().replace("1.0,", f"1{'0' * 400},", 1))
+    told = "<Pixels PhysicalSizeX='nan' PhysicalSizeY=\"0.5\" PhysicalSizeYUnit='&#181;m' A='" + "a" * 20000 + '"'
+    with ooc.open(tmp_path / "a.nii") as one, ooc.open(tmp_path / "a.ome.zarr") as other:
+        assert not geometry_of(one) and not geometry_of(other)
+    description = f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">{told}></OME>'
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 4), np.uint8), description=description.encode(), metadata=None)
+    with ooc.open(tmp_path / "a.tif") as source:
+        assert {*geometry_of(source)} <= {"y"}
+
+
+def test_where_a_volume_begins_goes_along(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    affine = np.diag([0.5, 0.5, 2.0, 1.0])
+    affine[:3, 3] = 10, 20, 30
+    nibabel.save(nibabel.Nifti1Image(np.zeros((8, 10, 12), np.float32), affine), tmp_path / "a.nii")
+    with ooc.open(tmp_path / "a.nii") as like:
+        written(tmp_path / "b.ome.zarr", np.zeros(like.shape, np.float32), "zyx", like=like)
+    with ooc.open(tmp_path / "b.ome.zarr") as like:
+        assert [geometry_of(like)[a].origin for a in "xyz"] == [10, 20, 30]
+        written(tmp_path / "c.nii", np.zeros(like.shape, np.float32), "zyx", like=like)
+    np.testing.assert_allclose(nibabel.load(tmp_path / "c.nii").affine, affine)
