@@ -35,6 +35,17 @@ class Spacing(NamedTuple):
 
 
 Geometry = Mapping[str, Spacing]
+ORDER = "tczyx"  # of axes of pictures, in OME's formats
+
+
+def in_order(axes: str) -> bool:
+    """Whether axes are some of OME's, as they come there, y and x among them."""
+    return 2 <= len(axes) <= len(ORDER) and [*axes] == [a for a in ORDER if a in axes] and axes[-2:] == "yx"
+
+
+def laid(axes: str, lies: Geometry, position: Mapping[str, tuple[float, float]]) -> tuple[Spacing, ...]:
+    """Along each axis, of a tensor that lies in another one so: its first position and its step."""
+    return tuple(lies.get(a, Spacing()).part(*position.get(a, (0.0, 1.0))) for a in axes)
 
 
 def spacing(step: Any, origin: Any = 0.0, unit: Any = "") -> Spacing | None:

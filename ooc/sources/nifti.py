@@ -14,7 +14,7 @@ from ooc.errors import DtypeError, ShapeError, StoreError, UnsupportedError
 from ooc.ir.region import Region, extents, whole
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults, library, numeric, sizes
-from ooc.sources.geometry import METERS, Geometry, Spacing, geometry_of, spacing
+from ooc.sources.geometry import METERS, Geometry, Spacing, geometry_of, laid, spacing
 from ooc.sources.gzipped import GzipSource
 from ooc.sources.place import NewTensor, TensorPath, creating, fresh, header_of
 from ooc.sources.protocol import Array
@@ -159,7 +159,7 @@ def _new_header(nibabel: Any, at: TensorPath, tensor: NewTensor) -> Any:
 def _lay(header: Any, lies: Geometry, tensor: NewTensor) -> None:
     """Steps, units and origin of a tensor of another format, in millimetres."""
     axes = AXES[-len(tensor.shape) :][::-1]
-    along = [lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in axes]
+    along = laid(axes, lies, tensor.position)
     factors = [METERS[s.unit] / METERS["millimeter"] if s.unit in METERS else 1.0 for s in along]
     if not all(LEAST < s.step * f < MOST and abs(s.origin * f) < MOST for s, f in zip(along, factors, strict=True)):
         return  # numbers that the header has not

@@ -14,15 +14,14 @@ from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
 from ooc.files.whole import turns
 from ooc.ir.region import Region
 from ooc.sources.checks import faults
-from ooc.sources.geometry import Spacing, geometry_of
+from ooc.sources.geometry import ORDER, Spacing, geometry_of, in_order, laid
 from ooc.sources.levels import coarse_shape, coarser, fill
 from ooc.sources.place import LABELS, NewTensor, TensorPath, place
 from ooc.sources.protocol import Array
 from ooc.sources.zarr_arrays import ZarrSource, check_dtype, chunks_of, folder_of, make_room, needed, store, store_group
-from ooc.sources.zarr_metadata import array_at, array_json, array_json2, attributes_of, letters, node
+from ooc.sources.zarr_metadata import about_ome, array_at, array_json, array_json2, attributes_of, letters, node
 
 VERSIONS = {"0.4": 2, "0.5": 3}  # of OME-Zarr, by that of Zarr
-ORDER = "tczyx"
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class OmeSource(ZarrSource):
 def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
     """An image, or labels, in whose finest level nothing is written yet."""
     label = at.is_label
-    if not 2 <= len(tensor.axes) <= 5 or [*tensor.axes] != [a for a in ORDER if a in tensor.axes] or tensor.axes[-2:] != "yx":
+    if not in_order(tensor.axes):
         raise ShapeError(f"{at.text}: axes {tensor.axes!r}: OME-Zarr has those of {ORDER!r}, in this order, y and x among them")
     if label and tensor.dtype.kind not in "ui":
         raise DtypeError(f"{at.text}: labels are integers, not {tensor.dtype}")
@@ -111,8 +110,7 @@ def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
     chunks, _ = chunks_of(at.text, tensor)
     needed(at.text, version)
     make_room(at, tensor.overwrite)
-    lies = geometry_of(tensor.like)
-    spacings = tuple(lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in tensor.axes)
+    spacings = laid(tensor.axes, geometry_of(tensor.like), tensor.position)
     image = Image(folder, version, tensor.axes, label, spacings)
     with faults(at.text, "creating"):
         if label:
@@ -165,7 +163,7 @@ def announce(at: TensorPath, version: int, listed: bool = True) -> None:
 def complete(folder: str) -> int:
     """Make the levels of a new image whose finest one was written by others; the version of its Zarr. Raises OocError."""
     version, told = attributes_of(folder, folder)
-    about = told.get("ome") or told
+    about = about_ome(told)
     (scales,) = about["multiscales"]
     if len(scales["datasets"]) > 1:
         return version

@@ -12,7 +12,7 @@ import numpy as np
 from ooc.errors import DtypeError, ShapeError
 from ooc.ir.region import extents, whole
 from ooc.sources.checks import library
-from ooc.sources.geometry import METERS, Spacing, geometry_of
+from ooc.sources.geometry import METERS, ORDER, Spacing, geometry_of, in_order, laid
 from ooc.sources.levels import coarse_shape, coarser, fill
 from ooc.sources.place import NewTensor, TensorPath
 from ooc.sources.protocol import Array
@@ -24,7 +24,7 @@ from ooc.sources.units import batches
 
 TILE = 256  # positions
 DTYPES = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float32", "float64")
-ORDER, PLANE = "tczyx", "yx"
+PLANE = "yx"
 LEAST, MOST = 1e-3, 1e9  # pixels per centimetre that a fraction of 32 bits tells
 
 
@@ -34,7 +34,7 @@ def create_pyramid(at: TensorPath, tensor: NewTensor) -> SpooledSource:
     axes = tensor.axes or ORDER[-len(tensor.shape) :]
     colours = axes.endswith("s") and tensor.shape[-1] in (3, 4)
     letters = axes[:-1] if colours else axes
-    if not 2 <= len(axes) <= 5 or [*letters] != [a for a in ORDER if a in letters] or letters[-2:] != PLANE:
+    if not in_order(letters):
         raise ShapeError(
             f"{at.text}: axes {tensor.axes!r} of {tensor.shape}: OME-TIFF has those of {ORDER!r}, in this order, or yxs"
         )
@@ -42,11 +42,10 @@ def create_pyramid(at: TensorPath, tensor: NewTensor) -> SpooledSource:
         raise DtypeError(f"{at.text}: OME-TIFF has no {tensor.dtype}; it has {', '.join(DTYPES)}")
     tifffile = library("tifffile", at.text, "writing tiff", "tiff")
     lies = geometry_of(tensor.like)
-    spacings = [lies.get(a, Spacing()).part(*tensor.position.get(a, (0.0, 1.0))) for a in axes]
-    told = bool(lies)
+    spacings = laid(axes, lies, tensor.position) if lies else ()
 
     def finish(raw: RawSource, file: BinaryIO) -> None:
-        _write(tifffile, raw, file, axes, spacings if told else (), colours)
+        _write(tifffile, raw, file, axes, spacings, colours)
 
     row = TILE * tensor.shape[axes.index("x")] * tensor.dtype.itemsize * (tensor.shape[-1] if colours else 1)
     return SpooledSource(at, tensor, axes, 2 * row + (16 << 20), finish)

@@ -22,6 +22,7 @@ from ooc.sources.place import LABELS
 
 MOST_JSON = 16 << 20  # bytes of metadata
 MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
+FILL: dict[str, Any] = {"b": False, "f": 0.0, "c": [0.0, 0.0]}  # what is not written, of kinds that are no integers
 NAMES = {"time": "t", "channel": "c", "channels": "c", "sample": "s", "samples": "s"}
 
 
@@ -116,7 +117,7 @@ def _json(path: str, file: str) -> dict[str, Any] | None:
 def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     """A level of a group's first OME multiscales."""
     _, attributes = attributes_of(path, folder, version)
-    scales = (attributes.get("ome") or attributes).get("multiscales")
+    scales = about_ome(attributes).get("multiscales")
     if not scales:
         raise StoreError(f"{path}: a group without OME multiscales; name an array in it: x.zarr/name")
     names = [axis.get("name") if isinstance(axis, dict) else axis for axis in scales[0].get("axes", [])]
@@ -142,11 +143,17 @@ def attributes_of(path: str, folder: str, version: int = 0) -> tuple[int, dict[s
     return version, attributes if isinstance(attributes, dict) else {}
 
 
+def about_ome(attributes: dict[str, Any]) -> dict[str, Any]:
+    """What attributes of a group say of OME: in a part of their own from 0.5 on."""
+    told: dict[str, Any] = attributes.get("ome") or attributes
+    return told
+
+
 def levels_of(folder: str) -> set[str]:
     """Folders in a group that are levels of its image."""
     with suppress(OocError, OSError, KeyError, TypeError, IndexError):
         _, told = attributes_of(folder, folder)
-        names = {str(dataset["path"]) for dataset in (told.get("ome") or told)["multiscales"][0]["datasets"]}
+        names = {str(dataset["path"]) for dataset in about_ome(told)["multiscales"][0]["datasets"]}
         return names - {LABELS}
     return set()
 
@@ -225,7 +232,7 @@ def array_json(
         inner = {"chunk_shape": [*chunks], "codecs": codecs, "index_codecs": index, "index_location": "end"}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
     grid = {"name": "regular", "configuration": {"chunk_shape": [*(shards or chunks)]}}
-    fill: Any = {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
+    fill = FILL.get(dtype.kind, 0)
     return {
         "zarr_format": 3, "node_type": "array", "shape": [*shape], "data_type": dtype.name, "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": fill, "codecs": codecs,
@@ -235,7 +242,7 @@ def array_json(
 
 def array_json2(shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: None, axes: str) -> dict[str, Any]:
     """The .zarray of a new array of version 2, as `array_json` has it."""
-    fill: Any = {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(dtype.kind, 0)
+    fill = FILL.get(dtype.kind, 0)
     return {
         "zarr_format": 2, "shape": [*shape], "chunks": [*chunks], "dtype": dtype.newbyteorder("<").str, "fill_value": fill,
         "compressor": {"id": "zstd", "level": 3}, "filters": None, "order": "C", "dimension_separator": "/",
