@@ -60,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", type=count, default=0, metavar="K", help="compute K windows again, corners first, with ONNX "
                         "Runtime (.pt2: PyTorch), and print the largest difference")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="say how, from the shapes alone, and write nothing")
-    parser.add_argument("--trace", metavar="FILE", help="write the predicted timeline here, for ui.perfetto.dev")
+    parser.add_argument("--trace", metavar="FILE", help="write the timeline here, predicted and measured, for ui.perfetto.dev")
     parser.add_argument("--report", metavar="FILE", help="write a page of HTML here: time and memory as measured and predicted, "
                         "kernels, the result with its tiles")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
@@ -118,7 +118,9 @@ def at_once(args: argparse.Namespace, job: Application) -> int:
         print(text(job, told), flush=True)
     begin = time.perf_counter()
     profiles: list[Profile] = []
-    job.run(watching(not args.json, profiles if args.report else None))
+    job.run(watching(not args.json, profiles if args.report or args.trace else None, bool(args.trace)))
+    if args.trace:
+        job.plan.trace(args.trace, profiles[0])
     resident = most_resident()
     told |= {"seconds": time.perf_counter() - begin, "resident_bytes": resident}
     if args.verify:
@@ -168,14 +170,17 @@ def text(job: Application, told: dict[str, Any]) -> str:
     )
 
 
-def watching(tells: bool, profiles: list[Profile] | None) -> Callable[[Session], contextlib.AbstractContextManager[None]]:
-    """What is done while a session runs: progress is told; what it takes goes to `profiles`, if they are wanted."""
+def watching(
+    tells: bool, profiles: list[Profile] | None, trace: bool
+) -> Callable[[Session], contextlib.AbstractContextManager[None]]:
+    """What is done while a session runs: progress is told; what it takes goes to `profiles`, if they are wanted, with every step
+    for a trace."""
 
     @contextlib.contextmanager
     def watch(session: Session) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if profiles is not None:
-                profiles.append(stack.enter_context(session.profile()))
+                profiles.append(stack.enter_context(session.profile(trace)))
             if tells:
                 stack.enter_context(watched(session))
             yield

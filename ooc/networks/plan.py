@@ -20,6 +20,7 @@ from ooc.networks.judge import Judge, pinned_bytes
 from ooc.networks.lower import Lowering
 from ooc.networks.optimizers import optimizer_of
 from ooc.networks.predict import predict
+from ooc.networks.profile import Profile
 from ooc.networks.program import program
 from ooc.networks.proposal import Fate, Proposal
 from ooc.networks.scene import SPILL, NetworkSchedule, Scene, counted
@@ -31,7 +32,7 @@ from ooc.networks.writer import network
 from ooc.runtime.device import Device
 from ooc.runtime.drawing import draw, draw_level
 from ooc.runtime.timeline import Bars, Times, rows
-from ooc.runtime.trace import lane_events, write_events
+from ooc.runtime.trace import PREDICTED, lane_events, write_events
 from ooc.schedule.arena import Layout
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.notebook import page
@@ -179,10 +180,11 @@ class NetworkPlan:
         made when they are run."""
         return self.schedule.steps
 
-    def trace(self, file: str | Path) -> None:
-        """Write the predicted timeline of the steps that `steps` returns to a file, for chrome://tracing or ui.perfetto.dev.
-        Raises OSError."""
-        write_events(file, lane_events(1, "predicted", self.times))
+    def trace(self, file: str | Path, profile: Profile | None = None) -> None:
+        """Write the predicted timeline of the steps that `steps` returns to a file, for chrome://tracing or ui.perfetto.dev, and
+        beside it what a profile measured (`session.profile(trace=True)`). Raises OSError."""
+        measured = [] if profile is None else profile.events
+        write_events(file, [*lane_events(PREDICTED, "predicted", self.times), *measured])
 
     def session(self, parameters: Mapping[str, Any] | None = None, seed: int = 0) -> Session:
         """What runs the plan: memory and kernels are taken now and held until it is closed.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ooc.model.cost import Model
 from ooc.runtime.machine import Measured
 from ooc.runtime.timeline import Bars, Times, last_end, rows
+from ooc.runtime.trace import MEASURED, lane_events
 from ooc.schedule.lowering import Schedule
 from ooc.schedule.steps import lane_totals
 
@@ -34,10 +35,12 @@ class Profile:
         lane_seconds: what each lane was busy with, as measured.
         algorithms: tiles by algorithm of a library, where kernels choose among some, as in a call's `Report`.
         bars: when each lane worked, for pictures; runs lie behind each other.
+        events: of every step, where they are wanted for a trace.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, traced: bool = False) -> None:
+        self.model, self.traced = model, traced
+        self.events: list[dict[str, Any]] = []
         self.lane_seconds: dict[str, float] = {}
         self.algorithms: dict[str, int] = {}
         self.bars: list[Bars] = []
@@ -51,7 +54,10 @@ class Profile:
         """Count the steps of a window that has run."""
         times = measured()
         begin = last_end(self.bars)
-        more = rows([Times(window.steps, times.starts, times.ends)])
+        steps = Times(window.steps, times.starts, times.ends)
+        more = rows([steps])
+        if self.traced:
+            self.events += lane_events(MEASURED, "measured", steps, begin)
         self.bars += [bar._replace(starts=bar.starts + begin, ends=bar.ends + begin) for bar in more]
         for step, start, end in zip(window.steps, times.starts, times.ends, strict=True):
             self.lane_seconds[step.lane] = self.lane_seconds.get(step.lane, 0.0) + end - start

@@ -223,15 +223,18 @@ class Session:
         return self._last.progress
 
     @contextmanager
-    def profile(self) -> Iterator[Profile]:
+    def profile(self, trace: bool = False) -> Iterator[Profile]:
         """What runs take: `with session.profile() as profile: session.step(x, labels)`, then `profile.kernels`. The times
         of all steps of the plan are read after each run, which is not in them.
+
+        Parameters:
+            trace: whether to keep when each step ran, for `NetworkPlan.trace(file, profile)`; half a kilobyte for each.
 
         Returns:
             profile: an `ooc.networks.Profile`, which counts all runs of the session inside.
         """
         self._open()
-        self._profile = profile = Profile(self.plan.device.model)
+        self._profile = profile = Profile(self.plan.device.model, trace)
         try:
             yield profile
         finally:

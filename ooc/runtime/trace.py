@@ -12,6 +12,7 @@ from ooc.runtime.report import Part
 from ooc.runtime.timeline import Times, load_of, spans
 from ooc.schedule.steps import LANES
 
+PREDICTED, MEASURED = 1, 2  # processes of a trace of a plan
 MICRO = 1e6  # of a second, in which traces count
 
 Event = dict[str, Any]

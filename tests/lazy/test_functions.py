@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sweeps import crossed
 
 import ooc
 
@@ -49,8 +50,7 @@ BLOCKWISE: dict[str, Function] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", BLOCKWISE)
+@pytest.mark.parametrize(("name", "chunks"), crossed([*BLOCKWISE], CHUNKS, every=3))
 def test_results_stay_lazy_and_are_those_of_the_whole(name: str, chunks: tuple[int, ...]) -> None:
     counted: list[int] = []
 

@@ -424,6 +424,26 @@ def test_traces(tmp_path: Path) -> None:
         made.trace(tmp_path / "nowhere" / "trace.json")
 
 
+def test_a_measured_trace(tmp_path: Path) -> None:
+    """Beside the predicted one, of all runs behind each other; what is not asked for is not kept."""
+    g = Graph("inference")
+    g.output(g.conv(g.input("x", (3, 8, 8)), 4, 3))
+    made = g.plan(batch=BATCH, train=False, device=cpu())
+    with made.session() as session:
+        with session.profile(trace=True) as profile:
+            session.forward(X)
+            session.forward(X)
+        with session.profile() as without:
+            session.forward(X)
+    assert not without.events and without.bars
+    made.trace(tmp_path / "trace.json", profile)
+    told = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    runs = {name: [e for e in told if e["ph"] == "X" and e["pid"] == pid] for pid, name in ((1, "predicted"), (2, "measured"))}
+    assert len(runs["measured"]) == 2 * len(runs["predicted"]) == 2 * len(made.steps())
+    half = len(made.steps())
+    assert max(e["ts"] + e["dur"] for e in runs["measured"][:half]) <= min(e["ts"] for e in runs["measured"][half:]) + 1e-3
+
+
 def test_devices() -> None:
     made = graph()
     assert made.plan(batch=BATCH, device="cpu").device.backend.name == "cpu"
