@@ -23,8 +23,8 @@ def deferred(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], set
         owner = owner_of(array) if isinstance(array, StoredArray) else None
         library = LIBRARIES.get(owner.path.split(".")[0]) if isinstance(owner, ArraySource) else None
         if library is not None:
-            made: list[Any] | None = importlib.import_module(library).defer(op, inputs, results, settings.deterministic)
-            return made
+            arrays: list[Any] | None = importlib.import_module(library).defer(op, inputs, results, settings.deterministic)
+            return arrays
     return None
 
 

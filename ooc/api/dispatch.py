@@ -158,8 +158,8 @@ def _array(result: Output, operand: Operand, beta: float, main: Array, op: Op) -
         return result.out
     if beta and result.blends:
         raise ArgumentError(f"beta={beta:g} adds to an existing output; pass it as out=")
-    made, labels = empty_beside(main, result.shape, numpy_dtype(operand.dtype)), labels_of(main)
-    return made if labels is None else labelled(labels, made, renamed(op, operand, len(result.shape)))
+    y, labels = empty_beside(main, result.shape, numpy_dtype(operand.dtype)), labels_of(main)
+    return y if labels is None else labelled(labels, y, renamed(op, operand, len(result.shape)))
 
 
 def _check_holds(y: Operand, store: str) -> None:

@@ -33,7 +33,7 @@ figcaption { color: #666 }
 """
 
 
-class Told(NamedTuple):
+class RunFacts(NamedTuple):
     """What is known of a run.
 
     Fields:
@@ -53,21 +53,21 @@ class Told(NamedTuple):
     checked: Sequence[Any] = ()
 
 
-def write(path: str | Path, plan: NetworkPlan, told: Told) -> None:
+def write(path: str | Path, plan: NetworkPlan, facts: RunFacts) -> None:
     """The page of a run: what was planned and measured, kernels, memory against the budget, the result with its tiles, and what
     was verified. Raises OSError."""
-    profile = told.profile
-    parts = [f"<h1>{_text(told.title)}</h1>", _table(told.facts), *(f"<p>{_text(note)}</p>" for note in told.notes)]
+    profile = facts.profile
+    parts = [f"<h1>{_text(facts.title)}</h1>", _table(facts.facts), *(f"<p>{_text(note)}</p>" for note in facts.notes)]
     parts += ["<h2>Time and memory</h2>", f"<figure>{plan.picture(profile.bars if profile else ())}</figure>"]
     if profile is not None:
         parts += ["<h2>Kernels</h2>", _kernels(profile)]
-    if told.result is not None and (picture := _picture(told.result, _grid(plan))):
+    if facts.result is not None and (picture := _picture(facts.result, _grid(plan))):
         parts += ["<h2>The result</h2>", picture]
-    if told.checked:
-        parts += ["<h2>Verified</h2>", _verified(told.checked)]
+    if facts.checked:
+        parts += ["<h2>Verified</h2>", _verified(facts.checked)]
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{_text(told.title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<title>{_text(facts.title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
     with whole(Path(path)) as file:
         file.write(page.encode())
@@ -125,11 +125,11 @@ def _picture(result: Source, grid: tuple[int, ...]) -> str:
         across = "".join(f"M0 {i * height / rows:.1f}H{width}" for i in range(1, rows))
         down = "".join(f"M{i * width / columns:.1f} 0V{height}" for i in range(1, columns))
         lines = f'<path d="{across}{down}" stroke="#ff7f0e" stroke-width="1" fill="none"/>'
-    told = f"{' x '.join(map(str, grid))} tiles" if grid else "in one piece, or layer by layer"
+    cut = f"{' x '.join(map(str, grid))} tiles" if grid else "in one piece, or layer by layer"
     return (
         f'<figure><svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
         f'<image width="{width}" height="{height}" href="data:image/png;base64,{image}"/>{lines}</svg>'
-        f"<figcaption>Every {step}. position of the middle plane of the first channel; {told}.</figcaption></figure>"
+        f"<figcaption>Every {step}. position of the middle plane of the first channel; {cut}.</figcaption></figure>"
     )
 
 

@@ -61,8 +61,8 @@ def by_letter(file: Source, letters: str, lines: Sequence[AxisPositions]) -> dic
     """Offset and step by letter of an axis of space; None where a file tells of no place, or has other axes of space than the
     network. letters: of the file's axes, as the network takes them."""
     told = header_of(innermost(file)) is not None or geometry_of(file)
-    wanted, there = ([letter for letter in axes if letter in SPACE] for axes in (letters, file.axes))
-    if not told or not lines or wanted != there:
+    network_axes, file_axes = ([letter for letter in axes if letter in SPACE] for axes in (letters, file.axes))
+    if not told or not lines or network_axes != file_axes:
         return None
     return {letter: (line.offset, line.step) for letter, line in zip(SPACE[-len(lines) :], lines, strict=True)}
 

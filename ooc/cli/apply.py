@@ -132,7 +132,7 @@ def at_once(args: argparse.Namespace, job: Application) -> int:
     if args.report:
         with job.again() as result:
             title = f"{told['model']}: {job.input} to {job.output}"
-            page.write(args.report, job.plan, page.Told(title, facts(job, told), job.notes, profiles[0], result, job.checked))
+            page.write(args.report, job.plan, page.RunFacts(title, facts(job, told), job.notes, profiles[0], result, job.checked))
     return 0
 
 

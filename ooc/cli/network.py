@@ -263,7 +263,7 @@ def _one(setup: PlansWanted, args: argparse.Namespace) -> None:
     if args.report:
         plan = row.plan
         title = f"{plan.graph.name}, batch {plan.batch}, {plan.policy}"
-        page.write(args.report, plan, page.Told(title, [(n, v.strip()) for n, _, v in map(_parted, str(plan).splitlines())]))
+        page.write(args.report, plan, page.RunFacts(title, [(n, v.strip()) for n, _, v in map(_parted, str(plan).splitlines())]))
         if not args.json:
             print(f"{'written':<9} {args.report}", flush=True)
     row = _measured(row, setup, args) if args.run else row

@@ -43,16 +43,16 @@ def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]
             yield args
             return
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ooc-"))
-        given = argparse.Namespace(**vars(args))
+        spooled = argparse.Namespace(**vars(args))
         if incoming:
-            given.input = os.path.join(folder, "stdin.npy")
-            with open(given.input, "wb") as file:
+            spooled.input = os.path.join(folder, "stdin.npy")
+            with open(spooled.input, "wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
         if outgoing:
-            given.output = os.path.join(folder, "stdout.npy")
-        yield given
+            spooled.output = os.path.join(folder, "stdout.npy")
+        yield spooled
         if outgoing and not args.plan:
-            with open(given.output, "rb") as file:
+            with open(spooled.output, "rb") as file:
                 shutil.copyfileobj(file, stdout.buffer)
             stdout.flush()
 
@@ -64,6 +64,6 @@ def threaded(args: argparse.Namespace) -> Iterator[str | None]:
         yield args.device
         return
     current = current_device() if args.device is None else None
-    made = named_device(args.device or (current.backend.name if current else "auto"), threads=args.threads)
-    with replace(made, device_bytes=current.device_bytes) if current else made:
+    device = named_device(args.device or (current.backend.name if current else "auto"), threads=args.threads)
+    with replace(device, device_bytes=current.device_bytes) if current else device:
         yield None

@@ -21,16 +21,17 @@ from dask.highlevelgraph import HighLevelGraph
 
 from ooc.api.labelled import is_labelled, labelled
 from ooc.dask.running import run
-from ooc.errors import DtypeError, ShapeError
+from ooc.errors import BudgetError, DtypeError, ShapeError
 from ooc.files.records import understood
 from ooc.ir.op import numpy_dtype
 from ooc.ir.region import Region, Span, extents
-from ooc.lazy.blocks import arrays_of, chunks_of, device_here, one
+from ooc.lazy.blocks import arrays_of, chunks_of, one
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
 from ooc.networks.chains import chainable
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.segments import Border, segment
+from ooc.runtime.context import device_here
 from ooc.sources import create
 from ooc.sources import open as open_source
 from ooc.sources.arrays import kind_of
@@ -49,9 +50,10 @@ def apply(
     """The output of a network as a dask array: nothing is computed until it is asked for.
 
     A network whose results see their neighbourhood alone is computed block by block, in as many blocks as x has along the batch
-    and every spatial axis: each reads the region of x that it needs, halo included, which its neighbours compute again. Any other
-    (with instance norms or fully connected layers, say) passes through a folder of files, as `ooc.tasks` has it: x goes there
-    chunk by chunk, the tasks run on the cluster that computes, or here, and blocks of the result are read from there.
+    and every spatial axis: each reads the region of x that it needs, halo included, which its neighbours compute again. Any
+    other (with instance norms or fully connected layers, say, or more in one position than the budget) passes through a folder
+    of files, as `ooc.tasks` has it: x goes there chunk by chunk, the tasks run on the cluster that computes, or here, and
+    blocks of the result are read from there.
 
     Parameters:
         plan: of an inference, `Graph.plan(..., train=False)`, with one input and one output; its budget is that of each process,
@@ -67,7 +69,7 @@ def apply(
 
     Raises:
         ArgumentError, ShapeError, DtypeError: what does not fit. UnsupportedError: a plan of another kind.
-        BudgetError: a single position of a block does not fit the budget.
+        BudgetError: when it is computed: a layer that no worker can compute within the budget.
 
     Example:
         >>> import dask.array, ooc, ooc.dask
@@ -90,7 +92,8 @@ def apply(
             f"x: expected {expected} of {numpy_dtype(graph.dtypes[name])}, got {tuple(array.shape)} of {array.dtype}"
         )
     values = values_of(plan, parameters or {}, seed)
-    y = _blockwise(plan, array, values) if _is_chain(net) else _through_files(plan, array, values, folder)
+    y = _blockwise(plan, array, values) if _is_chain(net) else None
+    y = _through_files(plan, array, values, folder) if y is None else y
     return labelled(x, y, 1) if is_labelled(x) else y
 
 
@@ -101,12 +104,15 @@ def _is_chain(net: Network) -> bool:
 
 
 def _blockwise(plan: NetworkPlan, x: Any, values: Mapping[str, Any]) -> Any:
+    """None where a single position, through all layers at once, is more than the budget."""
     chain = segment(plan.network, 0, len(plan.network.calls))
     assert isinstance(chain.graph, Border)
     chain = replace(chain, graph=replace(chain.graph, values={name: v for name, v in values.items() if name in chain.tensors}))
     (name,) = chain.graph.inputs
     exact = plan.scene.costs.deterministic
-    return arrays_of(chain, {name: x}, _label(plan), plan.budget, plan.device.backend.name, exact)
+    with suppress(BudgetError):
+        return arrays_of(chain, {name: x}, _label(plan), plan.budget, plan.device.backend.name, exact)
+    return None
 
 
 def _label(plan: NetworkPlan) -> str:
@@ -116,7 +122,7 @@ def _label(plan: NetworkPlan) -> str:
 # ---------------------------------------------------------------- through files
 
 
-class Folder:
+class SharedFolder:
     """A folder of files, which goes with the last of these, in whatever process: each has a file in it, and so has each that is
     on its way to another process, or to the disk.
 
@@ -129,7 +135,7 @@ class Folder:
         weakref.finalize(self, _left, path, self.user)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Folder, (self.path, _used(self.path))
+        return SharedFolder, (self.path, _used(self.path))
 
     @property
     def x(self) -> str:
@@ -179,7 +185,7 @@ class Inference:
     dtype: str
     inner: tuple[int, ...]
 
-    def request(self, folder: Folder) -> WorkRequest:
+    def request(self, folder: SharedFolder) -> WorkRequest:
         """From file to file."""
         with understood("graph"):
             built = Built.from_json(self.graph)
@@ -230,18 +236,18 @@ def _regions(chunks: Sequence[Sequence[int]]) -> list[tuple[tuple[int, ...], Reg
     return [(at, tuple(Span(edges[a][i], edges[a][i + 1]) for a, i in enumerate(at))) for at in places]
 
 
-def _begin(parent: str | None, shape: tuple[int, ...], dtype: str) -> Folder:
-    folder = Folder(tempfile.mkdtemp(prefix="ooc-", dir=parent))
+def _begin(parent: str | None, shape: tuple[int, ...], dtype: str) -> SharedFolder:
+    folder = SharedFolder(tempfile.mkdtemp(prefix="ooc-", dir=parent))
     create(folder.x, shape, np.dtype(dtype)).close()
     return folder
 
 
-def _put(folder: Folder, region: Region, chunk: Any) -> None:
+def _put(folder: SharedFolder, region: Region, chunk: Any) -> None:
     with open_source(folder.x, "r+") as x:
         x.write(region, np.ascontiguousarray(chunk))
 
 
-def _run(folder: Folder, inference: Inference, spools: Sequence[None]) -> None:
+def _run(folder: SharedFolder, inference: Inference, spools: Sequence[None]) -> None:
     """All tasks: by the workers of the cluster that this is one of, or here."""
     try:
         distributed.get_worker()
@@ -253,7 +259,7 @@ def _run(folder: Folder, inference: Inference, spools: Sequence[None]) -> None:
         run(listed(run_of(inference.request(folder), None, False)), client)
 
 
-def _get(folder: Folder, ran: None, region: Region) -> Any:
+def _get(folder: SharedFolder, ran: None, region: Region) -> Any:
     with open_source(folder.y) as y:
         block = np.empty(extents(region), y.dtype)
         y.read(region, block)

@@ -25,8 +25,7 @@ from ooc.networks.judge import Judge
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.proposal import Proposal
 from ooc.networks.scene import Scene
-from ooc.runtime.context import current_device
-from ooc.runtime.context import device as named_device
+from ooc.runtime.context import device_here
 from ooc.runtime.device import Device
 from ooc.schedule.place import FILE
 from ooc.sources.arrays import ArraySource
@@ -61,17 +60,17 @@ class Framed:
 
     def __getitem__(self, at: tuple[slice, ...]) -> Any:
         block = Block(self.held, self.region)
-        asked = tuple(Span(s.start, s.stop) for s in at)
-        part = crop(block, asked)
-        if part.region == asked:
+        region = tuple(Span(s.start, s.stop) for s in at)
+        part = crop(block, region)
+        if part.region == region:
             return part.array
-        values = np.zeros(extents(asked), self.dtype)
-        values[inside(part.region, asked)] = part.array
+        values = np.zeros(extents(region), self.dtype)
+        values[inside(part.region, region)] = part.array
         return values
 
     def __setitem__(self, at: tuple[slice, ...], values: Any) -> None:
-        asked = tuple(Span(s.start, s.stop) for s in at)
-        crop(Block(self.held, self.region), asked).array[...] = values
+        region = tuple(Span(s.start, s.stop) for s in at)
+        crop(Block(self.held, self.region), region).array[...] = values
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +106,18 @@ class Blocks:
                     framed.held[slices(place)] = array
             (name,) = net.outputs
             out = net.tensors[name]
-            made = Framed(out.shape, numpy_dtype(out.dtype), share(out.shape, self.grid, cell))
-            with self._known(cell, _threads()).session() as session:
-                session.forward(sources, out={name: ArraySource(made)})
-            return made.held
-
-    def _known(self, cell: Grid, threads: int | None) -> NetworkPlan:
-        return _plans.made((self.token, cell, threads), lambda: self.plan(cell, threads))
+            block = Framed(out.shape, numpy_dtype(out.dtype), share(out.shape, self.grid, cell))
+            with self.plan(cell, _threads()).session() as session:
+                session.forward(sources, out={name: ArraySource(block)})
+            return block.held
 
     def plan(self, cell: Grid, threads: int | None) -> NetworkPlan:
-        """How a block is computed within the budget. Raises BudgetError."""
-        scene = Scene(CallCosts(device_here(self.backend, self.deterministic, threads), self.deterministic), FILE)
+        """How a block is computed within the budget, by so many threads (None: the device's); kept. Raises BudgetError."""
+        device = device_here(self.backend, self.deterministic, threads)
+        return _plans.made((self.token, cell, device), lambda: self._planned(cell, device))
+
+    def _planned(self, cell: Grid, device: Device) -> NetworkPlan:
+        scene = Scene(CallCosts(device, self.deterministic), FILE)
         judge, proposal = Judge(self.net, scene, self.budget), Proposal("a block", grids=((0, self.grid),), cells=(cell,))
         try:
             return fitted(judge, proposal, self.net)
@@ -133,13 +133,6 @@ def _threads() -> int | None:
         return int(get_worker().state.nthreads)
     except (ImportError, ValueError):
         return None
-
-
-def device_here(backend: str, deterministic: bool, threads: int | None) -> Device:
-    """What computes in this process."""
-    current = current_device()
-    device = current if threads is None and current.backend.name == backend else named_device(backend, threads=threads)
-    return replace(device, device_bytes=None, deterministic=deterministic)
 
 
 def arrays_of(net: Network, arrays: Mapping[str, Any], label: str, budget: int | None, backend: str, deterministic: bool) -> Any:

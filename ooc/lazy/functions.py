@@ -34,7 +34,7 @@ def defer(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], determ
     if not op.parameters.isdisjoint(stored) or not all(map(_is_chunked, stored.values())):
         return None
     label, device = f"ooc-{op.stages[0].kind.split('.')[0]}", current_device()
-    made = []
+    arrays = []
     for name, shape, see in results:
         net = _network(_channels_first(op.only((name,)) if isinstance(op, Fused) else op), inputs, name)
         if not all(chainable(net, call) for call in net.calls):
@@ -47,8 +47,8 @@ def defer(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], determ
         y = _as_caller(y, shape, see)
         (operand,) = (o for o in op.outputs if o.name == name)
         labels = labels_of(inputs[op.inputs[0].name])
-        made.append(y if labels is None else labelled(labels, y, renamed(op, operand, len(shape))))
-    return made
+        arrays.append(y if labels is None else labelled(labels, y, renamed(op, operand, len(shape))))
+    return arrays
 
 
 def _is_chunked(source: Any) -> bool:
@@ -82,10 +82,10 @@ def _network(op: Op, inputs: Mapping[str, Array], result: str) -> Network:
         tensors[o.name] = Slot(o.name, o.shape, o.dtype, Role.OUTPUT, True)
     crossing = [t for t in tensors.values() if t.role is not Role.PARAMETER]
     shapes, dtypes = {t.name: t.shape[1:] for t in crossing}, {t.name: t.dtype for t in crossing}
-    given = {t.name: t.shape[1:] for t in crossing if t.role is Role.INPUT}
+    entering = {t.name: t.shape[1:] for t in crossing if t.role is Role.INPUT}
     reads, makes = tuple(o.name for o in op.inputs), tuple(o.name for o in op.outputs)
     call = Call(0, FORWARD, op.kind, op.kind, op, reads, makes, ("n", 1) if "n" in op.dims else None)
-    border = Border(str(op), given, (result,), shapes, dtypes, weights, values)
+    border = Border(str(op), entering, (result,), shapes, dtypes, weights, values)
     return Network(border, batch, Mode.INFER, tensors, (call,), {}, (result,))
 
 

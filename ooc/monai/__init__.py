@@ -17,7 +17,7 @@ except ImportError as error:
     raise ImportError('ooc.monai: needs MONAI and PyTorch; pip install "ooc[monai]"', name=error.name) from None
 
 from ooc.runtime.device import Device
-from ooc.torch.convert import Conversion
+from ooc.torch.convert import Forwards
 from ooc.torch.segment import Terms
 
 __all__ = ["WholeVolumeInferer"]
@@ -50,7 +50,7 @@ class WholeVolumeInferer(Inferer):  # type: ignore[misc]
     def __init__(self, budget: int | float | str | None = None, device: Device | str | None = None, policy: str = "auto") -> None:
         super().__init__()
         self.budget, self.device, self.policy = budget, device, policy
-        self._known: weakref.WeakKeyDictionary[torch.nn.Module, Conversion] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, Forwards] = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied: plans are made again."""
@@ -77,10 +77,10 @@ class WholeVolumeInferer(Inferer):  # type: ignore[misc]
         if not isinstance(network, torch.nn.Module):
             raise UnsupportedError(f"network: expected a torch.nn.Module, got a {type(network).__name__}")
         plain = inputs.as_tensor() if isinstance(inputs, MetaTensor) else inputs
-        conversion = self._known.get(network)
-        if conversion is None or not conversion.is_of(network):
-            conversion = self._known[network] = Conversion(network, Terms(self.budget, self.device, self.policy))
-        with conversion:
+        forwards = self._known.get(network)
+        if forwards is None or not forwards.is_of(network):
+            forwards = self._known[network] = Forwards(network, Terms(self.budget, self.device, self.policy))
+        with forwards:
             outputs = network(plain, *args, **kwargs)
         if not isinstance(inputs, MetaTensor):
             return outputs

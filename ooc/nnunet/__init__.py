@@ -18,7 +18,7 @@ except ImportError as error:
     raise ImportError('ooc.nnunet: needs nnU-Net v2 and PyTorch; pip install "ooc[nnunet]"', name=error.name) from None
 
 from ooc.torch import between, graph
-from ooc.torch.convert import Conversion
+from ooc.torch.convert import Forwards
 from ooc.torch.segment import Terms
 
 __all__ = ["Predictor"]
@@ -107,10 +107,11 @@ class Predictor(nnUNetPredictor):  # type: ignore[misc]
         sliced = image.ndim - 1 > self._rank
         x = image.transpose(0, 1) if sliced else image[None]
         built = graph(self.network, tuple(x.shape))
-        plan = built.plan(batch=len(x), train=False, budget=self.budget, device=self.device.type, policy=self.policy)
+        plan = built.plan(batch=len(x), train=False, budget=self.budget, device=str(self.device), policy=self.policy)
         (name,) = built.outputs
-        total, more = (self._empty((len(x), *built.shapes[name]), torch.float32) for _ in range(2))
         others = self._mirrored[1:]
+        total = self._empty((len(x), *built.shapes[name]), torch.float32)
+        more = self._empty(total.shape if others else (0,), torch.float32)
         with plan.session() as session:
             session.forward(x.float().numpy(), out=total.numpy())
             for axes in others:
@@ -131,10 +132,10 @@ class Predictor(nnUNetPredictor):  # type: ignore[misc]
         counts = self._empty(image.shape[1:], torch.half).zero_()
         options = {"sigma_scale": 1 / 8, "value_scaling_factor": 10, "device": torch.device("cpu")}
         weights = compute_gaussian(size, **options) if self.use_gaussian else 1
-        with Conversion(self.network, Terms(self.budget, self.device.type, self.policy)):
+        with Forwards(self.network, Terms(self.budget, str(self.device), self.policy)):
             for at in self._places(image.shape[1:], size):
-                made = self._predicted(image[(slice(None), *at)][None].contiguous().to(self.device))
-                logits[(slice(None), *at)] += made[0].cpu() * weights
+                window = self._predicted(image[(slice(None), *at)][None].contiguous().to(self.device))
+                logits[(slice(None), *at)] += window[0].cpu() * weights
                 counts[at] += weights
         for slab in _slabs(logits.shape):
             logits[slab] /= counts[slab[1:]]
@@ -154,8 +155,8 @@ class Predictor(nnUNetPredictor):  # type: ignore[misc]
     def _predicted(self, x: torch.Tensor) -> torch.Tensor:
         """The mean of the network's results on a window and its mirrored ones."""
         flips = [[a + 2 for a in axes] for axes in self._mirrored]
-        made = (torch.flip(self.network(torch.flip(x, axes)), axes) for axes in flips)
-        return sum(made, start=torch.zeros(())) / len(flips)
+        results = (torch.flip(self.network(torch.flip(x, axes)), axes) for axes in flips)
+        return sum(results, start=torch.zeros(())) / len(flips)
 
 
 def _slabs(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:

@@ -95,9 +95,9 @@ def _transposed(node: Any, dims: Dims, rank: int) -> bool:
 
 def _resized(node: Any, dims: Dims, rank: int) -> bool:
     """By scales that are told, and not to a size."""
-    given = [*node.input, "", "", "", ""]
-    scales = given[1] if node.op_type == "Upsample" else given[2]
-    return scales in dims and not (node.op_type == "Resize" and given[3])
+    inputs = [*node.input, "", "", "", ""]
+    scales = inputs[1] if node.op_type == "Upsample" else inputs[2]
+    return scales in dims and not (node.op_type == "Resize" and inputs[3])
 
 
 def _padded(node: Any, dims: Dims, rank: int) -> bool:

@@ -169,6 +169,14 @@ def current_named(name: str) -> Device | None:
     return current if same else None
 
 
+def device_here(backend: str, deterministic: bool, threads: int | None) -> Device:
+    """What computes a task in this process, whose budget its plan has: the current device, if it is of this kind and no number of
+    threads is called for, else a new one."""
+    current = current_device()
+    here = current if threads is None and current.backend.name == backend else device(backend, threads=threads)
+    return replace(here, device_bytes=None, deterministic=deterministic)
+
+
 def set_device_budget(budget: Bytes) -> None:
     """Set the device budget of every later call outside `with ooc.device(...)`, in all threads.
 

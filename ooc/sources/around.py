@@ -115,8 +115,8 @@ class Indexed:
 
     def transpose(self, *axes: Any) -> Arranged:
         """The same tensor with its axes in another order, default reversed. Nothing is read. Raises ShapeError."""
-        given = tuple(axes[0]) if len(axes) == 1 and np.ndim(axes[0]) else axes
-        numbers = range(self.ndim)[::-1] if given in ((), (None,)) else _axes("transpose", given, self.ndim)
+        order = tuple(axes[0]) if len(axes) == 1 and np.ndim(axes[0]) else axes
+        numbers = range(self.ndim)[::-1] if order in ((), (None,)) else _axes("transpose", order, self.ndim)
         if sorted(numbers) != list(range(self.ndim)):
             raise ShapeError(f"transpose: expected each of {self.ndim} axes once, got {shown(axes)}")
         return self._arranged(tuple(numbers))
@@ -256,14 +256,14 @@ def arranged(source: Source, axes: str, letters: str) -> Arranged:
     return Arranged(source, tuple(axes.index(letter) if letter in axes else None for letter in letters), letters)
 
 
-def _axes(what: str, given: Any, count: int) -> list[int]:
+def _axes(what: str, axes: Any, count: int) -> list[int]:
     """Numbers of axes, as a caller has them. Raises ShapeError."""
     try:
-        numbers = [operator.index(a) for a in given if not isinstance(a, bool | np.bool_)]
+        numbers = [operator.index(a) for a in axes if not isinstance(a, bool | np.bool_)]
     except TypeError:
         numbers = []
-    if len(numbers) != len(given) or any(not -count <= a < count for a in numbers):
-        raise ShapeError(f"{what}: expected numbers of {count} axes, got {shown(tuple(given))}")
+    if len(numbers) != len(axes) or any(not -count <= a < count for a in numbers):
+        raise ShapeError(f"{what}: expected numbers of {count} axes, got {shown(tuple(axes))}")
     return [a % count for a in numbers]
 
 

@@ -131,8 +131,8 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     version, array = node(path, below)
     if array is None:
         raise StoreError(f"{path}: level {level} is no array")
-    found = _array(path, below, version, array, letters(names))
-    return replace(found, geometry=_geometry(found.axes, scales[0], datasets[level]))
+    metadata = _array(path, below, version, array, letters(names))
+    return replace(metadata, geometry=_geometry(metadata.axes, scales[0], datasets[level]))
 
 
 def attributes_of(path: str, folder: str, version: int = 0) -> tuple[int, dict[str, Any]]:

@@ -105,7 +105,9 @@ class Forward:
 
     def undo(self) -> None:
         """The module has its own forward function again."""
-        self.module.__dict__.pop(FORWARD, None)
+        module = self.held
+        if module is not None and module.__dict__.get(FORWARD) is self:
+            del module.__dict__[FORWARD]
         while self.idle:
             self.idle.pop().release()
 
@@ -117,7 +119,7 @@ class Forward:
         self.__init__(**state)  # type: ignore[misc]
 
 
-class Conversion:
+class Forwards:
     """The forward functions that stand for those of a module and of all modules inside: for good, or while a block runs.
 
     Parameters:
@@ -152,9 +154,7 @@ class Conversion:
         with self._lock:
             self.users -= 1
             for forward in self.forwards if not self.users else ():
-                module = forward.held
-                if module is not None and module.__dict__.get(FORWARD) is forward:
-                    del module.__dict__[FORWARD]
+                forward.undo()
 
 
 def _tensors(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -206,7 +206,7 @@ def convert_model(
     if not isinstance(model, torch.nn.Module):
         raise OptionError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     revert_model(model)
-    Conversion(model, Terms(budget, device, policy)).put()
+    Forwards(model, Terms(budget, device, policy)).put()
     if example is not None:
         args = example if isinstance(example, tuple) else (example,)
         _try(model, args)

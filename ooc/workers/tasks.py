@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from ooc.networks.lasting import checked
 from ooc.networks.plan import NetworkPlan
 from ooc.networks.tensors import Mode
 from ooc.runtime.call_options import flag
-from ooc.runtime.context import current_device
-from ooc.runtime.context import device as named_device
+from ooc.runtime.context import device_here
 from ooc.runtime.device import Device
 from ooc.sources import Source
 from ooc.sources.beside import location
@@ -93,7 +92,8 @@ class Task:
             work.check_source()
         self._ready(work)
         begin = time.perf_counter()
-        unit = Unit(work, self.level, self.piece, self.unit, device or device_here(work, threads))
+        device = device or device_here(work.about.fingerprint["backend"], work.about.deterministic, threads)
+        unit = Unit(work, self.level, self.piece, self.unit, device)
         try:
             with at_work_too(work.folder):
                 unit.run()
@@ -113,13 +113,6 @@ class Task:
             missing = {*work.names_of(self.level - 1)} - work.journal.finished()
             if missing:
                 raise OocError(f"task {self.name}: {len(missing)} tasks of level {self.level - 1} are not finished")
-
-
-def device_here(work: WorkFolder, threads: int | None) -> Device:
-    """What computes in this process."""
-    kind, current = work.about.fingerprint["backend"], current_device()
-    device = current if threads is None and current.backend.name == kind else named_device(kind, threads=threads)
-    return replace(device, device_bytes=None, deterministic=work.about.deterministic)
 
 
 def tasks(

@@ -17,7 +17,7 @@ monai = pytest.importorskip("monai")
 
 import ooc  # noqa: E402
 import ooc.monai  # noqa: E402
-from ooc.torch.convert import Conversion  # noqa: E402
+from ooc.torch.convert import Forwards  # noqa: E402
 from ooc.torch.segment import Terms  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,16 +82,16 @@ def test_a_network_that_changes() -> None:
 def test_the_last_user_takes_it_away() -> None:
     """Threads may share a network: the first one that leaves does not take ooc away from the other."""
     network = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1)).eval()
-    conversion = Conversion(network, Terms(None, None, "auto"))
+    forwards = Forwards(network, Terms(None, None, "auto"))
     entered, leaving = threading.Event(), threading.Event()
 
     def use() -> None:
-        with conversion:
+        with forwards:
             entered.set()
             leaving.wait(60)
 
     thread = threading.Thread(target=use)
-    with conversion:
+    with forwards:
         thread.start()
         assert entered.wait(60)
     assert all("forward" in m.__dict__ for m in network.modules())

@@ -78,6 +78,21 @@ def test_the_result_of_the_whole(build: Build, budget: str | None, chunks: tuple
         assert not os.listdir(tmp_path), "files stay behind"
 
 
+@pytest.mark.parametrize("budget", ["2 KiB", "16 KiB", "256 KiB", None])
+def test_integers_at_every_budget(budget: str | None, tmp_path: Path) -> None:
+    x = np.random.default_rng(4).integers(-3, 4, X.shape).astype(np.float32)
+    g = ooc.Graph("integers")
+    h = g.activation(g.conv(g.input("x", X.shape[1:]), 8, 3, padding=1), "relu")
+    g.output(g.conv(g.pool(h, 2), 3, 3, padding=1))
+    weights = {name: np.random.default_rng(5).integers(-3, 4, w.shape).astype(np.float32) for name, w in g.parameters.items()}
+    with g.plan(batch=2, train=False).session(parameters=weights) as session:
+        expected = session.forward(x)
+    plan = g.plan(batch=2, train=False, budget=budget)
+    y = dask.apply(plan, da.from_array(x, chunks=(1, 2, 20, 24)), parameters=weights, folder=tmp_path)
+    np.testing.assert_array_equal(y, expected)
+    assert not os.listdir(tmp_path)
+
+
 def test_parameters_and_labels() -> None:
     graph = pyramid()
     plan = graph.plan(batch=2, train=False)
@@ -128,7 +143,7 @@ def test_in_other_processes(build: Build, tmp_path: Path) -> None:
 def test_a_folder_lives_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
     apply = importlib.import_module("ooc.dask.apply")
     path = tempfile.mkdtemp(dir=tmp_path)
-    one = apply.Folder(path)
+    one = apply.SharedFolder(path)
     on_its_way = pickle.dumps(one)
     del one
     gc.collect()
