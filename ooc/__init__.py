@@ -12,4 +12,4 @@ from ooc.runtime.version import VERSION
 
 __version__ = VERSION
 __getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-__all__ = [name for name in _names if name not in ("dask", "diffusers", "monai", "nnunet", "torch")]
+__all__ = [name for name in _names if name not in ("bioimageio", "dask", "diffusers", "monai", "nnunet", "torch")]

@@ -1,5 +1,6 @@
 """What `ooc` offers: each name is imported from where it stands here once somebody uses it."""
 
+from . import bioimageio as bioimageio
 from . import dask as dask
 from . import diffusers as diffusers
 from . import errors as errors

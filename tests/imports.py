@@ -32,6 +32,7 @@ ORDER = (
     ("ooc.monai", "hooks under the names of others"),
     ("ooc.nnunet", ""),
     ("ooc.diffusers", ""),
+    ("ooc.bioimageio", ""),
     ("ooc.dask", "workers of a Dask cluster, networks on dask arrays"),
     ("ooc.lazy", "results that stay lazy"),
     ("ooc.training", "a network trained on files"),

@@ -14,6 +14,7 @@ from ooc.apply.apart import planned
 from ooc.apply.axes import COLOUR, SPACE, model_axes, named_axes, output_axes
 from ooc.apply.mirrored import Mirrored
 from ooc.apply.models import fixed_at, opened, with_remedy
+from ooc.apply.padding import cut_back, padded
 from ooc.apply.positions import by_letter, positions
 from ooc.apply.recipe import AFTER, BEFORE, begin_with, crop, done, dtype_of, measuring, parse
 from ooc.apply.sliding import blended
@@ -28,7 +29,6 @@ from ooc.native import trim
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.build import Built
 from ooc.networks.calls import Network
-from ooc.networks.layers import ResizeLayer
 from ooc.networks.session import Session
 from ooc.networks.tensors import Mode
 from ooc.networks.where import device_of
@@ -40,7 +40,7 @@ from ooc.sources.around import Arranged, arranged, innermost
 from ooc.sources.beside import beside, check_place, making
 from ooc.sources.ome_zarr import version_of
 from ooc.sources.place import header_of
-from ooc.workers.begin import WorkRequest, forget, is_begun
+from ooc.workers.begin import WorkRequest, forget, is_begun, run_folder
 from ooc.workers.result import Result
 from ooc.workers.tasks import Task, listed, run_of
 from ooc.workers.where import REGIONS, Where, absolute, check_apart
@@ -67,6 +67,7 @@ class Application:
         apart: whether a plan under a budget is searched for in a process of its own.
         trust: whether the model may run code, and the input may lead to other files.
         ome: of an output of OME-Zarr, its version: "0.5", "0.4"; "": 0.5, of labels that of their image.
+        work: the folder of a run that can be resumed; "": beside the output.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Application:
     apart: bool = False
     trust: bool = False
     ome: str = ""
+    work: str = ""
     resumes: bool = field(init=False, default=False)  # whether the output may be that of a run that was begun
     checked: list[Found] = field(init=False, default_factory=list)
     file: Source = field(init=False)
@@ -119,7 +121,7 @@ class Application:
     def spread(self, resume: bool = False) -> list[Task]:
         """The same as tasks for any number of workers, see `ooc.tasks`; the input is closed then. resume: go on with a run that
         was begun. Raises OocError."""
-        self.resumes = resume and is_begun(Where(absolute(self.output)).beside)
+        self.resumes = resume and is_begun(self._work())
         with self._opened() as graph:
             if self.windows:
                 raise UnsupportedError("--semantics: windows are blended by one process; tasks are of the whole")
@@ -136,7 +138,7 @@ class Application:
             request = WorkRequest(
                 graph, samples, device, budget, device.deterministic, values, Where.of("--input", self.source), self._result(name)
             )
-            tasks = listed(run_of(request, None, resume))
+            tasks = listed(run_of(request, self._work(), resume))
         self.source.close()
         return tasks
 
@@ -165,7 +167,7 @@ class Application:
     def run(self, watch: Callable[[Session], Any] | None = None) -> None:
         """Compute what was prepared, and write it. watch: is given the session before it begins; what it returns is a context
         manager. Raises OocError; there is no output then, or the one that was there."""
-        forget(Where(absolute(self.output)).beside)
+        forget(self._work())
         with self.source, making(self.output, self.overwrite) as folder, ExitStack() as stack:
             if self.measure is not None:
                 self.measured = self.measure.of(self.source)
@@ -221,6 +223,10 @@ class Application:
         self.source.close()
 
     # ---- parts
+
+    def _work(self) -> Path | None:
+        """The folder of a run that can be resumed; None: the output has no place for it."""
+        return run_folder(Where(absolute(self.output)), self.work)
 
     @property
     def made(self) -> tuple[int, ...]:
@@ -280,7 +286,7 @@ class Application:
             elif stored != floating:
                 raise UnsupportedError(f"the input is {stored}, the network {floating}; convert one of them")
             x = done(graph, x, before)
-            return self._filled(graph, x) if self.windows else self._padded(graph, x)
+            return self._filled(graph, x) if self.windows else padded(graph, x, self._wide(graph.shapes[x][1:]))
 
         extent = list(self.source.shape[2:])
         size = self.windows.along(self.source.shape[2:]) if self.windows else self._wide(extent)
@@ -295,7 +301,7 @@ class Application:
             raise UnsupportedError(f"{self.model}: takes {len(graph.inputs)} inputs; ooc apply serves networks of one")
         (name,) = graph.outputs
         graph.outputs = ()
-        graph.output(done(graph, name if self.windows else self._cut_back(graph, name, extent), after))
+        graph.output(done(graph, name if self.windows else cut_back(graph, name, extent, self._wide(extent)), after))
         return graph
 
     def _taken(self) -> tuple[int, ...]:
@@ -319,23 +325,6 @@ class Application:
         trial = Graph("before")
         x = trial.input("x", self.source.shape[1:], "f32")
         return trial.shapes[done(trial, x, before)][0]
-
-    def _padded(self, graph: Graph, x: str) -> str:
-        """x mirrored at its ends, to multiples of pad_to."""
-        extent = graph.shapes[x][1:]
-        size = self._wide(extent)
-        if size == extent:
-            return x
-        return graph.add_layer(ResizeLayer("reflect", size, (0.0, 1.0, 1.0, 0.0) * len(extent)), (x,))
-
-    def _cut_back(self, graph: Graph, x: str, extent: list[int]) -> str:
-        """The result without what belongs to the padding, scaled as the network scales."""
-        out, wide = graph.shapes[x][1:], self._wide(extent)
-        if wide == tuple(extent) or len(out) != len(extent):
-            return x
-        if any(m * e % w for m, e, w in zip(out, extent, wide, strict=True)):
-            raise UnsupportedError(f"--pad-to: a result of {out} cannot be cut back to {extent}")
-        return graph.crop(x, [(0, m - m * e // w) for m, e, w in zip(out, extent, wide, strict=True)])
 
     def _budget(self) -> int | float | str | None:
         """The budget without what the input's decoders take."""

@@ -28,7 +28,7 @@ from ooc.schedule.budget import parse_bytes, show_bytes
 
 READS = (
     "x.npy, x.zarr[/path], x.ome.zarr:level, x.tif[:series/level], x.h5:/dataset, x.nii[.gz], x.mrc, x.ims[:level], x.png, "
-    "x.jpg; slices may follow, as in x.zarr::0,:,10:20"
+    "x.jpg; of .zarr s3://bucket/ and https://host/, too; slices may follow, as in x.zarr::0,:,10:20"
 )
 TERABYTE, MOST = 10**12, 1 << 63
 INTERVAL = 0.5  # seconds between two reports of progress
@@ -43,8 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="OUT",
-        help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.ome.tif, x.nii[.gz] or x.png; "
-        "- writes a .npy to standard output",
+        help="x.npy, x.zarr[/path], x.ome.zarr[/labels/name], x.h5:/dataset, x.tif, x.ome.tif, x.nii[.gz] or x.png; of .zarr "
+        "s3://bucket/, too; - writes a .npy to standard output",
     )
     parser.add_argument("--budget", metavar="B", help='memory: bytes, "512 MiB", "2 GB"; default: the device\'s, else no limit')
     parser.add_argument("--axes", default="", metavar="LETTERS", help="of the input's axes, of n, c, z, y, x; default: as the "
@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         job = Application(
             given.model, given.input, given.output or "", given.budget, given.axes, given.pre, given.post, given.outputs, device,
             given.pad_to, given.overwrite, given.semantics, given.verify, apart=not given.plan, trust=given.trust, ome=given.ome,
+            work=given.work,
         )  # fmt: skip
         return spread.run(given, job) if shared and not given.plan else at_once(given, job)
 

@@ -8,7 +8,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ooc.apply import Application
@@ -19,7 +18,7 @@ from ooc.runtime.progress import TimeLeft
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
-from ooc.workers.begin import at_work, check_idle
+from ooc.workers.begin import at_work, check_idle, run_folder
 from ooc.workers.parts import Share, run_part
 from ooc.workers.where import Where, absolute
 
@@ -37,6 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         "gone are done by others")  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted; one that can be is begun "
                         "with this, --workers, --dask or --parts")  # fmt: skip
+    parser.add_argument("--work", default="", metavar="FOLDER", help="of such a run: its journal and tensors between levels, "
+                        "where all workers see it; default: beside the output, for which s3:// has no place")  # fmt: skip
 
 
 def asked(args: argparse.Namespace) -> bool:
@@ -54,16 +55,19 @@ def asked(args: argparse.Namespace) -> bool:
         from ooc.dask import certificates
 
         certificates()  # what is missing is told before anything is written
+    if args.work and not ways and not args.resume:
+        raise ArgumentError("--work: of a run that is shared or can be resumed; add --resume")
     return bool(ways) or args.resume
 
 
 def run(args: argparse.Namespace, job: Application) -> int:
     """Do what the arguments say."""
-    where = Where(absolute(args.output))
-    file = Path(where.file)
+    folder = run_folder(Where(absolute(args.output)), args.work)
+    if folder is None:
+        raise ArgumentError(f"--work: expected a folder for the journal and tensors between levels of {args.output}")
     with contextlib.ExitStack() as stack:
-        with turns(file.parent) if args.parts and file.parent.is_dir() else contextlib.nullcontext():
-            check_idle(where.beside, bool(args.parts))
+        with turns(folder.parent) if args.parts and folder.parent.is_dir() else contextlib.nullcontext():
+            check_idle(folder, bool(args.parts))
             tasks = job.spread(args.resume or bool(args.parts))
             stack.enter_context(at_work(tasks[0].work.folder, bool(args.parts)))
         return computed(args, job, tasks)

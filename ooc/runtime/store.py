@@ -26,6 +26,7 @@ from ooc.runtime.units import Units
 from ooc.schedule.place import DIRECT
 from ooc.sources.beside import location
 from ooc.sources.checks import faults
+from ooc.sources.remote import is_remote
 
 
 class Store(Protocol):
@@ -130,7 +131,7 @@ class UnitStore:
     def settle(self) -> None:
         """Wait until what was written is on the disk. Raises StoreError."""
         self.units.finish()
-        if file := location(self.units.source):
+        if (file := location(self.units.source)) and not is_remote(file):
             with faults(file, "writing"):
                 settle_all(Path(file))
 

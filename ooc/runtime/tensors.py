@@ -20,6 +20,7 @@ from ooc.runtime.stored import Stored, StoredArray, stored_in
 from ooc.runtime.units import Keeping, Units
 from ooc.schedule.place import Place, settled
 from ooc.sources.beside import folder_of_file, location
+from ooc.sources.remote import is_remote
 
 PLACES = {place.value: place for place in Place}
 
@@ -58,7 +59,7 @@ class Tensor:
         """The file or folder that holds its numbers; "" for memory."""
         if self.stored is not None:
             path = location(self.stored.source)
-            return os.path.abspath(path) if path else ""
+            return os.path.abspath(path) if path and not is_remote(path) else path
         return self.file[0] if self.file else ""
 
     @property

@@ -66,7 +66,8 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
         path: "x.npy"; "x.zarr", "x.zarr/name" (Zarr 2 and 3), "x.ome.zarr:level" (OME-Zarr 0.4 and 0.5; without a level the
             finest); "x.tif", "x.tif:series/level" (.svs, .ndpi, .scn, .btf, .qptiff, .lsm too);
             "x.h5:/dataset"; "x.nii", "x.nii.gz"; "x.mrc" (.mrcs, .map, .rec); "x.ims", "x.ims:level";
-            "x.png", "x.jpg", "x.bmp". Slices may follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece;
+            "x.png", "x.jpg", "x.bmp". Zarr lies across a network too: "s3://bucket/x.zarr", "https://host/x.zarr".
+            Slices may follow, as in "x.zarr::0,:,10:20": a number drops its axis, lo:hi keeps a piece;
             no steps, nothing negative.
         mode: "r" (default) to read, "r+" to write too: .npy, .zarr, .h5, uncompressed .tif and unscaled .nii.
         trust: whether the file may lead to files elsewhere; default False: HDF5 (external, virtual, linked) to its folder, Zarr
@@ -107,10 +108,11 @@ def create(
     """A new tensor in a file, to be written by region. What is not written is zero.
 
     Parameters:
-        path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "x.ome.zarr" and "x.ome.zarr/labels/name" (OME-Zarr: axes of tczyx;
-            coarser levels are made when it is closed, means, of labels every other), "x.h5:/dataset" (in a new file or one that
-            is there), "x.tif" (uncompressed), "x.nii", or "x.png" (at most 2^28 values). Written when they are closed, from a
-            raw file beside them: "x.ome.tif" (tiles with coarser levels, compressed; axes of tczyx, or yxs), "x.nii.gz".
+        path: "x.npy", "x.zarr", "x.zarr/name" (Zarr 3), "s3://bucket/x.zarr", "x.ome.zarr" and "x.ome.zarr/labels/name"
+            (OME-Zarr: axes of tczyx; coarser levels are made when it is closed, means, of labels every other), "x.h5:/dataset"
+            (in a new file or one that is there), "x.tif" (uncompressed), "x.nii", or "x.png" (at most 2^28 values). Written when
+            they are closed, from a raw file beside them: "x.ome.tif" (tiles with coarser levels, compressed; axes of tczyx, or
+            yxs), "x.nii.gz".
         shape: extents, 1 or more each.
         dtype: a NumPy dtype of numbers that the format has.
         axes: a different lower-case letter per axis; default "": those of `like` if it has as many axes, else none.

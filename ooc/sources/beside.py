@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ooc.errors import StoreError, UnsupportedError
+from ooc.errors import OocError, StoreError
 from ooc.files.whole import beside as folder_beside
 from ooc.files.whole import move, near, sweep, turns
 from ooc.sources.around import innermost
 from ooc.sources.arrays import ArraySource
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
+from ooc.sources.drafts import check_free, discard, draft_of, mark, publish, tidy
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
+from ooc.sources.objects import NODES
 from ooc.sources.ome_zarr import announce, complete
-from ooc.sources.place import TensorPath, check_room, exists, place, writable
+from ooc.sources.place import TensorPath, check_room, exists, home, place, writable
 from ooc.sources.protocol import Source
 from ooc.sources.raw import RawSource
+from ooc.sources.remote import Store, is_remote
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
 
 ROOMS: dict[str, Callable[[TensorPath, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
 
 
-def check_place(path: str, overwrite: bool) -> None:
+def check_place(path: str, overwrite: bool, room: Path | None = None) -> None:
     """Raise OocError where a path is none that a tensor can be created at: something is there that is not to be replaced, the
-    folder is missing, its format is not written. Nothing is changed."""
+    folder is missing, its format is not written. Nothing is changed. room: the folder of a run that has begun it."""
     at = place(path)
     writable(at)
     _check_room(at, overwrite)
+    if is_remote(at.file):
+        check_free(at.text, folder_of(at), overwrite, "" if room is None else draft_of(folder_of(at), room))
+        return
     with faults(at.text, "creating"):
         os.stat(os.path.dirname(os.path.abspath(at.file)))
 
@@ -41,8 +48,11 @@ def _check_room(at: TensorPath, overwrite: bool) -> None:
 
 
 def beside(path: str, folder: Path) -> str:
-    """The path of a tensor in a folder, of the same format as the one that it is to become."""
+    """The path of a tensor in a folder, of the same format as the one that it is to become; of one across a network, of its
+    draft."""
     at = place(path)
+    if is_remote(at.file):
+        return draft_of(folder_of(at), folder)
     inside = f":{at.inside}" if at.kind == "hdf5" else at.inside if at.is_label else ""
     return str(folder / os.path.basename(at.file)) + inside
 
@@ -52,6 +62,10 @@ def making(path: str, overwrite: bool) -> Iterator[Path]:
     """A folder in which a tensor is created, by the path that `beside` tells, and from which it is moved to its place at the end.
     What killed processes left of such folders goes. Raises OocError; what is there stays then."""
     check_place(path, overwrite)
+    if is_remote(place(path).file):
+        with _drafting(path, overwrite) as room:
+            yield room
+        return
     file = Path(place(path).file).absolute()
     for one in {file, Path(location(path)).absolute()}:
         sweep(one.parent, one.name)
@@ -62,10 +76,26 @@ def making(path: str, overwrite: bool) -> Iterator[Path]:
         put(path, folder, overwrite)
 
 
-def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object] = lambda moved: None) -> None:
-    """Move a tensor that was made in a folder to its place. told: is called with what is moved when all that can be refused is
-    not. Raises OocError; what is there stays then."""
+@contextmanager
+def _drafting(path: str, overwrite: bool) -> Iterator[Path]:
+    """The same across a network."""
+    room = Path(secrets.token_hex(16))
+    try:
+        yield room
+        put(path, room, overwrite)
+    except BaseException:
+        with suppress(OocError):
+            discard(path, beside(path, room))
+        raise
+
+
+def put(path: str, folder: Path, overwrite: bool, told: Callable[[int | str], object] = lambda mark: None) -> None:
+    """Move a tensor that was made in a folder to its place. told: is called with the mark by which it will be known there when
+    all that can be refused is not. Raises OocError; what is there stays then."""
     at, draft = place(path), place(beside(path, folder))
+    if is_remote(at.file):
+        _publish(at, draft, overwrite, told)
+        return
     with ExitStack() as stack, faults(at.text, "creating"):
         target = Path(file_of(at))
         if at.kind == "hdf5":  # others may bring their datasets into the same file
@@ -83,13 +113,44 @@ def put(path: str, folder: Path, overwrite: bool, told: Callable[[Path], object]
         if merges:
             merge_hdf5(at, draft.file, overwrite)
         moved = stack.enter_context(near(Path(file_of(draft)), target))
-        told(moved)
+        told(os.stat(moved).st_ino)
         try:
             move(moved, target, overwrite or merges)
         except FileExistsError:
             raise exists(at.text) from None
         if at.is_label:
             announce(at, version)
+
+
+def _publish(at: TensorPath, draft: TensorPath, overwrite: bool, told: Callable[[int | str], object]) -> None:
+    """The same across a network, where a tensor lies at its place already, unseen."""
+    with faults(at.text, "creating"):
+        version = complete(file_of(draft)) if at.is_ome else 0
+        zarr_room(at, overwrite, file_of(draft))
+        if at.is_label:
+            announce(at, version, listed=False)
+        else:
+            make_groups(at)
+        publish(at.text, file_of(draft), told)
+        if at.is_label:
+            announce(at, version)
+
+
+def tidied(path: str, folder: Path) -> None:
+    """What may be left of a tensor that was put at its place goes."""
+    at = place(path)
+    if is_remote(at.file):
+        tidy(at.text, beside(path, folder))
+
+
+def mark_of(path: str) -> int | str | None:
+    """What tells the tensor at a path from one that was there before, or will be; None: there is none."""
+    folder = location(path)
+    if is_remote(folder):
+        return mark(folder) or None
+    with suppress(OSError):
+        return os.stat(folder).st_ino
+    return None
 
 
 def file_of(at: TensorPath) -> str:
@@ -111,7 +172,7 @@ def location(source: Source | str) -> str:
 
 def _named(source: Source) -> str:
     """The file that the path of a source names; "" where it names none."""
-    with suppress(UnsupportedError):
+    with suppress(OocError):
         return place(source.path).file if isinstance(source, FileSource) else ""
     return ""
 
@@ -123,6 +184,8 @@ def same_tensor(one: Source, two: Source) -> bool:
         return True
     if isinstance(one, ArraySource) and isinstance(two, ArraySource) and one.is_same(two):
         return True
+    if is_remote(location(one)):
+        return location(one) == location(two)
     try:
         return os.path.samefile(location(one), location(two)) and _inside(one) == _inside(two)
     except OSError:
@@ -140,11 +203,15 @@ def folder_of_file(source: Source) -> str:
     """The folder that a source's file lies in; "" where none is known."""
     source = innermost(source)
     file = source.file if isinstance(source, RawSource | ArraySource) else _named(source)
-    return os.path.dirname(os.path.abspath(file)) if file else ""
+    return os.path.dirname(os.path.abspath(file)) if file and not is_remote(file) else ""
 
 
 def state_of(path: str) -> dict[str, Any]:
-    """Bytes and time of change of a file; of a folder those of all files in it, by their names. Raises StoreError."""
+    """Bytes and time of change of a file; of a folder those of all files in it, by their names; of one across a network what its
+    node says, and when that was written, as listings tell no more. Raises StoreError."""
+    if is_remote(path):
+        store = Store(path)
+        return {"versions": [store.version(name) for name in NODES]}
     try:
         if not os.path.isdir(path):
             status = os.stat(path)
@@ -173,6 +240,9 @@ def meet(one: str, two: str) -> bool:
     """Whether two files or folders are the same, by whatever names, or one lies in the other."""
     if not one or not two:
         return False
+    if is_remote(one) or is_remote(two):
+        a, b = (os.path.join(home(path), "") for path in (one, two))
+        return a.startswith(b) or b.startswith(a)
     try:
         if os.path.samefile(one, two):
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
 from ooc.files.whole import turns
 from ooc.ir.region import Region
 from ooc.sources.checks import faults
+from ooc.sources.drafts import begin
 from ooc.sources.geometry import ORDER, Spacing, geometry_of, in_order, laid
 from ooc.sources.levels import coarse_shape, coarser, fill
-from ooc.sources.place import LABELS, NewTensor, TensorPath, place
+from ooc.sources.objects import is_there
+from ooc.sources.place import LABELS, NewTensor, TensorPath, home, place
 from ooc.sources.protocol import Array
+from ooc.sources.remote import is_remote
 from ooc.sources.zarr_arrays import ZarrSource, check_dtype, chunks_of, folder_of, make_room, needed, store, store_group
 from ooc.sources.zarr_metadata import about_ome, array_at, array_json, array_json2, attributes_of, letters, node
 
@@ -34,6 +37,7 @@ class Image:
         axes: letters.
         labels: whether its numbers are names, which have no mean.
         spacings: along every axis, of the finest level.
+        levels: what their names begin with.
     """
 
     folder: str
@@ -41,6 +45,7 @@ class Image:
     axes: str
     labels: bool
     spacings: tuple[Spacing, ...]
+    levels: str = ""
 
     def describe(self, factors: Sequence[Sequence[int]]) -> dict[str, Any]:
         """The attributes of its group. factors: of each level along every axis."""
@@ -51,8 +56,9 @@ class Image:
             scale: list[dict[str, Any]] = [{"type": "scale", "scale": [s.step for s in places]}]
             moved = [{"type": "translation", "translation": [s.origin for s in places]}]
             transformations = scale + (moved if any(s.origin for s in places) else [])
-            datasets.append({"path": str(level), "coordinateTransformations": transformations})
-        image = {"name": Path(self.folder).name, "axes": axes, "datasets": datasets, "type": "nearest" if self.labels else "mean"}
+            datasets.append({"path": f"{self.levels}{level}", "coordinateTransformations": transformations})
+        name, kind = os.path.basename(home(self.folder)), "nearest" if self.labels else "mean"
+        image = {"name": name, "axes": axes, "datasets": datasets, "type": kind}
         label = {"image-label": {"source": {"image": "../../"}}} if self.labels else {}
         return {"multiscales": [image], **label}
 
@@ -60,10 +66,14 @@ class Image:
         """Write them."""
         store_group(self.folder, self.version, _worded(self.version, self.describe(factors)))
 
+    def place(self, level: int) -> str:
+        """Where a level lies."""
+        return os.path.join(home(self.folder), f"{self.levels}{level}")
+
     def store_array(self, level: int, shape: Sequence[int], dtype: Any, chunks: Sequence[int]) -> None:
         """The metadata of a level."""
         make = array_json if self.version == 3 else array_json2
-        store(os.path.join(self.folder, str(level)), self.version, make(tuple(shape), dtype, tuple(chunks), None, self.axes))
+        store(self.place(level), self.version, make(tuple(shape), dtype, tuple(chunks), None, self.axes))
 
 
 def _axis(letter: str, unit: str) -> dict[str, str]:
@@ -108,17 +118,19 @@ def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
     check_dtype(at.text, tensor.dtype)
     version, folder = _version(at, tensor.ome), folder_of(at)
     chunks, _ = chunks_of(at.text, tensor)
-    needed(at.text, version)
+    needed(at, version)
     make_room(at, tensor.overwrite)
     spacings = laid(tensor.axes, geometry_of(tensor.like), tensor.position)
-    image = Image(folder, version, tensor.axes, label, spacings)
+    names = begin(at.text, folder).levels if at.is_draft else ""
+    image = Image(folder, version, tensor.axes, label, spacings, names)
     with faults(at.text, "creating"):
-        if label:
+        if label and not at.is_draft:
             announce(at, version)
         image.store_array(0, tensor.shape, tensor.dtype, chunks)
         image.store([[1] * len(tensor.axes)])
-    source = OmeSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
-    source.zeros, source.image, source.geometry = True, image, dict(zip(tensor.axes, spacings, strict=True))
+    root = "" if is_remote(at.file) else os.path.realpath(at.file)
+    source = OmeSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", root)
+    source.zeros, source.image, source.geometry = not is_remote(at.file), image, dict(zip(tensor.axes, spacings, strict=True))
     return source
 
 
@@ -145,11 +157,10 @@ def version_of(path: str) -> str:
 
 def announce(at: TensorPath, version: int, listed: bool = True) -> None:
     """Put labels on the list of their image's; groups that are missing are made. listed: False makes these alone."""
-    name, above = Path(folder_of(at)).name, os.path.dirname(folder_of(at))
-    if not os.path.isdir(at.file):
+    name, above = os.path.basename(folder_of(at)), os.path.dirname(folder_of(at))
+    if not is_there(at.file):
         store_group(at.file, version, {})
-    os.makedirs(above, exist_ok=True)
-    with turns(Path(above)):  # others may add theirs
+    with _alone(above):  # others may add theirs
         told: dict[str, Any] = {}
         with suppress(OocError, OSError):
             _, told = attributes_of(at.text, above)
@@ -158,6 +169,14 @@ def announce(at: TensorPath, version: int, listed: bool = True) -> None:
         known = [n for n in ours.get(LABELS) or () if n != name] if isinstance(ours.get(LABELS), list) else []
         ours = {**ours, LABELS: [*known, name] if listed else [*(ours.get(LABELS) or ())]}
         store_group(above, version, {**told, "ome": {"version": "0.5", **ours}} if version == 3 else ours)
+
+
+def _alone(folder: str) -> AbstractContextManager[None]:
+    """One process at a time in a folder, which is made; across a network nobody waits."""
+    if is_remote(folder):
+        return nullcontext()
+    os.makedirs(folder, exist_ok=True)
+    return turns(Path(folder))
 
 
 def complete(folder: str) -> int:
@@ -172,7 +191,8 @@ def complete(folder: str) -> int:
     origins = transformations.get("translation", [0.0] * len(axes))
     units = [axis.get("unit", "") for axis in scales["axes"]]
     spacings = tuple(Spacing(*one) for one in zip(transformations["scale"], origins, units, strict=True))
-    make_levels(Image(folder, version, axes, scales.get("type") == "nearest", spacings))
+    levels = str(scales["datasets"][0]["path"]).removesuffix("0")
+    make_levels(Image(folder, version, axes, scales.get("type") == "nearest", spacings, levels))
     return version
 
 
@@ -197,5 +217,5 @@ def make_levels(image: Image) -> None:
 
 
 def _opened(image: Image, level: int, writable: bool = False) -> ZarrSource:
-    path = os.path.join(image.folder, str(level))
+    path = image.place(level)
     return ZarrSource(path, array_at(path, path, ""), writable, "writing zarr")

@@ -15,6 +15,7 @@ from ooc.errors import ArgumentError, ShapeError, UnsupportedError, shown
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
 from ooc.sources.protocol import Source
+from ooc.sources.remote import check_url, is_remote, is_writable
 
 # Format -> file, and what is named inside it.
 PATTERNS = {
@@ -27,6 +28,7 @@ PATTERNS = {
     "imaris": r"(.*?\.ims)(?::(.*))?",
     "image": r"(.*\.(?:png|jpe?g|bmp))",
 }
+DRAFT = ".draft-"  # begins the name of a node in a node across a network: what that will say of itself when it is whole
 LABELS = "labels"  # of an image of OME-Zarr: the group that they are in
 TIFFS = (".tif", ".tiff")  # names of those that are written; microscopes and scanners have others
 KNOWN = ".npy, .zarr, .tif (.svs, .ndpi, .scn, .btf, .qptiff, .lsm), .h5:/dataset, .nii, .nii.gz, .mrc, .ims, .png, .jpg or .bmp"
@@ -47,7 +49,7 @@ class TensorPath:
     @property
     def is_ome(self) -> bool:
         """Whether it is a new image with levels, or labels of one."""
-        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not self.inside or self.is_label)
+        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not home(self.inside) or self.is_label)
 
     @property
     def is_pyramid(self) -> bool:
@@ -60,9 +62,14 @@ class TensorPath:
         return self.is_pyramid or (self.kind == "nifti" and self.file.lower().endswith(".gz"))
 
     @property
+    def is_draft(self) -> bool:
+        """Whether it is a tensor across a network that is not whole yet."""
+        return home(self.inside) != self.inside
+
+    @property
     def is_label(self) -> bool:
         """Whether it is `image.ome.zarr/labels/name`."""
-        parts = [part for part in self.inside.split("/") if part]
+        parts = [part for part in home(self.inside).split("/") if part]
         return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and len(parts) == 2 and parts[0] == LABELS
 
 
@@ -78,14 +85,25 @@ def place(path: str | os.PathLike[str]) -> TensorPath:
         raise ArgumentError(f"path: expected a text or a path, got {shown(path)}") from None
     if not isinstance(text, str) or "\0" in text:
         raise ArgumentError(f"path: expected a text without zero bytes, got {shown(text)}")
-    if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE):
-        raise UnsupportedError(f"path: {text}: no stores across a network are opened; copy it here, or mount the store")
     name, mark, slices = text.partition("::")
+    check_url(name)
     for kind, pattern in PATTERNS.items():
         if match := re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL):
             file, *inside = match.groups()
+            if kind != "zarr" and is_remote(file):
+                raise UnsupportedError(f"path: {text}: across a network only .zarr is read; copy it here, or mount the store")
             return TensorPath(text, kind, file, next((i for i in inside if i), ""), slices if mark else None)
     raise UnsupportedError(f"path: {text}: expected a file whose name ends with {KNOWN}")
+
+
+def home(folder: str) -> str:
+    """The folder that a draft is of; any other folder itself.
+
+    >>> home("s3://bucket/x.zarr/.draft-0a1b"), home("x.zarr/0")
+    ('s3://bucket/x.zarr', 'x.zarr/0')
+    """
+    above, _, name = folder.rstrip("/").rpartition("/")
+    return above if name.startswith(DRAFT) else folder
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,8 @@ def writable(at: TensorPath) -> None:
     """Refuse what is written by no path of its kind, before anything else is known."""
     if at.slices is not None:
         raise ArgumentError(f"{at.text}: slices select from a tensor that is there; create the whole one")
+    if is_remote(at.file) and not is_writable(at.file):
+        raise UnsupportedError(f"{at.text}: is only read; write to s3:// or to a file")
     if at.kind in ("mrc", "imaris"):
         raise UnsupportedError(f"{at.text}: is only read; write .ome.zarr, .tif or .nii")
     if at.kind == "image" and not at.file.lower().endswith(".png"):

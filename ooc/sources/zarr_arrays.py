@@ -7,46 +7,52 @@ import json
 import math
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError, UnsupportedError
 from ooc.files.reached import inside as within
-from ooc.files.whole import whole
 from ooc.ir.region import Region, slices
 from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
-from ooc.sources.place import NewTensor, TensorPath, exists
+from ooc.sources.drafts import begin
+from ooc.sources.objects import NODES, entries, files_below, is_node, is_there, put_content, remove_all
+from ooc.sources.place import DRAFT, NewTensor, TensorPath, exists, home
 from ooc.sources.protocol import Array
+from ooc.sources.remote import CONTEXT, is_remote, spec_of
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, levels_of, node
 
 BATCH = 2 << 20  # bytes that are decoded at once where chunks are small
+LEAST = 1 << 16
+FAR_BATCH = 4 << 20  # the same across a network
 CHUNK = 2 << 20  # bytes: of the chunks of a new array, about
 SPARE = 8 << 20  # bytes: what allocators of the libraries' threads keep
 # Files of an array: metadata, chunks, and what systems hide.
-OWN = re.compile(r"zarr\.json|(c[./])?\d+([./]\d+)*|c|(.*/)?\.(?!zarray|zgroup)[^/]*|\.zarray")
+OWN = re.compile(r"zarr\.json|(c[./])?\d+([./]\d+)*|c|(.*/)?\.(?!zarray|zgroup)[^/]*|\.zarray|\.draft-[^/]*/[^/]*")
 MOST_TOLD = 4
 HALF = re.compile(r".+\.([0-9a-f]{32}\.partial|__lock)")  # what the libraries write beside a chunk, and rename
-NODES = {"zarr.json", ".zarray", ".zgroup"}  # files that tell a node
 
 
 class _TensorStore:
-    """Version 3, through tensorstore."""
+    """Version 3, through tensorstore; across a network both."""
 
     def __init__(self, path: str, meta: Metadata, writable: bool, doing: str) -> None:
-        if meta.version != 3:
+        remote = is_remote(meta.folder)
+        if meta.version != 3 and not remote:
             raise StoreError(f"{path}: version {meta.version} is read by zarr")
-        ts = library("tensorstore", path, doing, "zarr")
-        spec = {
-            "driver": "zarr3", "kvstore": {"driver": "file", "path": meta.folder + "/"}, "store_data_equal_to_fill_value": True,
-            "context": {"cache_pool": {"total_bytes_limit": 0}}, "recheck_cached_data": True,
+        ts = library("tensorstore", path, doing, "remote" if remote else "zarr")
+        spec: dict[str, Any] = {
+            "driver": "zarr3" if meta.version == 3 else "zarr", "store_data_equal_to_fill_value": True, "context": CONTEXT,
+            "kvstore": spec_of(home(meta.folder)) if remote else {"driver": "file", "path": meta.folder + "/"},
+            "recheck_cached_data": True,
         }  # fmt: skip
-        self.array = ts.open(spec, open=True, read=True, write=writable).result()
+        draft = home(meta.folder) != meta.folder  # whose array says nothing of itself yet
+        if draft:
+            spec["metadata"] = node(path, meta.folder)[1]
+        self.array = ts.open(spec, open=True, read=True, write=writable, assume_metadata=draft).result()
 
     def read(self, region: Region, out: Array) -> None:
         out[...] = self.array[slices(region)].read().result()
@@ -77,6 +83,8 @@ def _library(path: str, meta: Metadata, writable: bool, doing: str) -> _TensorSt
         try:
             return _TensorStore(path, meta, writable, doing)
         except Exception as first:
+            if is_remote(meta.folder):
+                raise
             try:
                 return _Zarr(path, meta, writable, doing)  # which knows more codecs
             except UnsupportedError:
@@ -96,19 +104,19 @@ class ZarrSource(FileSource):
         super().__init__(path, meta.shape, meta.dtype, meta.axes, meta.unit, writable)
         self.folder, self.chunks, self.shards = meta.folder, meta.chunks, None if meta.unit == meta.chunks else meta.unit
         self.buffer_bytes = _most_bytes(meta, writable)
-        self._array = _library(path, meta, writable, doing)
+        self._array, self._batch = _library(path, meta, writable, doing), _batch(meta)
         self.geometry = dict(meta.geometry)
         self._meta, self._root, self._seen = meta, root, set[str]()  # folders of chunks that lie in the root
 
     def _read(self, region: Region, out: Array) -> None:
         """Few chunks at a time, though they lie in one shard, so that few are in memory."""
-        for part in batches(region, self.chunks, BATCH // self.dtype.itemsize):
+        for part in batches(region, self.chunks, self._batch // self.dtype.itemsize):
             self._check(part)
             at: Any = (*inside(part, region), ...)  # a view, though there be no axis
             self._array.read(part, out[at])
 
     def _write(self, region: Region, array: Array) -> None:
-        for part in batches(region, self.unit, BATCH // self.dtype.itemsize):
+        for part in batches(region, self.unit, self._batch // self.dtype.itemsize):
             self._check(part)
             at: Any = (*inside(part, region), ...)
             self._array.write(part, array[at])
@@ -134,18 +142,24 @@ class ZarrSource(FileSource):
                     within(file, self._root, self.path)
 
 
+def _batch(meta: Metadata) -> int:
+    """Bytes that are decoded at once where chunks are small: more across a network, where each chunk is waited for."""
+    return min(FAR_BATCH if is_remote(meta.folder) else BATCH, max(LEAST, math.prod(meta.shape) * meta.dtype.itemsize))
+
+
 def _most_bytes(meta: Metadata, writable: bool) -> int:
     """Of a read: encoded and decoded chunks of a batch, and one result; of a write: a batch of units padded to whole ones, its
     chunks encoded, a shard put together of them. Two more of each are freed late. Indices of shards are objects in Python."""
     size = meta.dtype.itemsize
-    chunk, unit = (max(BATCH, math.prod(u) * size) for u in (meta.chunks, meta.unit))
+    chunk, unit = (max(_batch(meta), math.prod(u) * size) for u in (meta.chunks, meta.unit))
     index = 256 * (math.prod(meta.unit) // math.prod(meta.chunks))
     return SPARE + index + 5 * (unit if writable else chunk)
 
 
 def open_zarr(at: TensorPath, writable: bool) -> ZarrSource:
     """The array that a path names."""
-    root, meta = "" if at.trust else os.path.realpath(at.file), array_at(at.text, at.file, at.inside)
+    root = "" if at.trust or is_remote(at.file) else os.path.realpath(at.file)
+    meta = array_at(at.text, at.file, at.inside)
     for name in (".", "zarr.json", ".zarray", ".zattrs") if root else ():
         within(os.path.join(meta.folder, name), root, at.text)
     return ZarrSource(at.text, meta, writable, root=root)
@@ -156,13 +170,15 @@ def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     zarr_room(at, tensor.overwrite)
     check_dtype(at.text, tensor.dtype)
     chunks, shards = chunks_of(at.text, tensor)
-    needed(at.text)
+    needed(at)
     make_room(at, tensor.overwrite)
+    separator = begin(at.text, folder_of(at)).separator if at.is_draft else "/"
     make_groups(at)
     with faults(at.text, "creating"):
-        store(folder_of(at), 3, array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes))
-    source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", os.path.realpath(at.file))
-    source.zeros = True
+        store(folder_of(at), 3, array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes, separator))
+    root = "" if is_remote(at.file) else os.path.realpath(at.file)
+    source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", root)
+    source.zeros = not is_remote(at.file)
     return source
 
 
@@ -172,14 +188,17 @@ def check_dtype(path: str, dtype: Any) -> None:
         raise DtypeError(f"{path}: zarr has no {dtype}")
 
 
-def needed(path: str, version: int = 3) -> None:
+def needed(at: TensorPath, version: int = 3) -> None:
     """Some library that writes a version, before anything is written."""
+    if is_remote(at.file):
+        library("tensorstore", at.text, "writing zarr", "remote")
+        return
     with suppress(UnsupportedError):
         if version == 2:
             raise UnsupportedError("zarr alone writes it")
-        library("tensorstore", path, "writing zarr", "zarr")
+        library("tensorstore", at.text, "writing zarr", "zarr")
         return
-    library("zarr", path, "writing zarr", "zarr")
+    library("zarr", at.text, "writing zarr", "zarr")
 
 
 def chunks_of(path: str, tensor: NewTensor) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -216,20 +235,22 @@ def folder_of(at: TensorPath) -> str:
     return os.path.join(at.file, *[part for part in at.inside.partition(":")[0].split("/") if part])
 
 
-def zarr_room(at: TensorPath, overwrite: bool) -> None:
+def zarr_room(at: TensorPath, overwrite: bool, draft: str = "") -> None:
     """Raise ArgumentError where something is there that is not to be replaced: only an array is, an empty group, or by an image
-    another that holds levels alone."""
+    another that holds levels alone. draft: of the image, whose levels are there already."""
+    if at.is_draft:
+        return  # its node was looked at
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:
         raise ArgumentError(f"{at.text}: {outer} is an array, in which no other is made")
-    if not os.path.lexists(folder):
+    if not is_there(folder):
         return
     if not overwrite:
         raise exists(at.text)
-    if os.path.islink(folder) or not any(os.path.isfile(os.path.join(folder, n)) for n in NODES):
+    if os.path.islink(folder) or not is_node(folder):
         raise ArgumentError(f"{at.text}: is no Zarr array or group, and is not replaced")
-    levels = levels_of(folder) if at.is_ome else ()
+    levels = levels_of(folder) | (levels_of(draft) if draft else set()) if at.is_ome else ()
     held = [name for name in _held(folder) if name not in levels]
     if held:
         raise ArgumentError(
@@ -241,25 +262,21 @@ def zarr_room(at: TensorPath, overwrite: bool) -> None:
 def _held(folder: str) -> list[str]:
     """What else than chunks of its own an array holds, or whatever a group holds."""
     if not _is_array(folder):
-        return sorted({*os.listdir(folder)} - {*NODES, ".zattrs", ".zmetadata"})
-    files = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
-    return sorted(file for file in files if not OWN.fullmatch(file) and not HALF.fullmatch(file))[:MOST_TOLD]
+        return sorted(name for name in entries(folder) - {*NODES, ".zmetadata"} if not name.startswith(DRAFT))
+    return sorted(file for file in files_below(folder) if not OWN.fullmatch(file) and not HALF.fullmatch(file))[:MOST_TOLD]
 
 
 def _is_array(folder: str) -> bool:
-    if os.path.isfile(os.path.join(folder, ".zarray")):
-        return True
     with suppress(OocError, OSError):
         return node(folder, folder)[1] is not None
-    return False
+    return not is_remote(folder) and os.path.isfile(os.path.join(folder, ".zarray"))
 
 
 def make_room(at: TensorPath, overwrite: bool) -> None:
     """What is to be replaced goes."""
     zarr_room(at, overwrite)
     with faults(at.text, "replacing"):
-        if os.path.lexists(folder_of(at)):
-            shutil.rmtree(folder_of(at))
+        remove_all(folder_of(at))
 
 
 def _above(root: str, folder: str) -> list[str]:
@@ -280,10 +297,10 @@ def sweep_zarr(folder: str) -> None:
 
 
 def make_groups(at: TensorPath) -> None:
-    """Make groups of the folders from the root to an array that are none yet."""
+    """Make groups of the folders from the root to an array that are none yet; a draft's are made when it is whole."""
     with faults(at.text, "creating"):
-        for folder in _above(at.file, folder_of(at)):
-            if not any(os.path.exists(os.path.join(folder, n)) for n in NODES):
+        for folder in _above(at.file, folder_of(at)) if not at.is_draft else ():
+            if not is_node(folder):
                 store_group(folder, 3, {})
 
 
@@ -302,6 +319,4 @@ def store(folder: str, version: int, metadata: dict[str, Any]) -> None:
 
 
 def _write_json(folder: str, name: str, told: dict[str, Any]) -> None:
-    os.makedirs(folder, exist_ok=True)
-    with whole(Path(folder, name), settled=False) as file:
-        file.write(json.dumps(told, indent=2).encode())
+    put_content(folder, name, json.dumps(told, indent=2).encode())

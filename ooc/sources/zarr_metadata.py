@@ -18,7 +18,8 @@ import numpy as np
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError
 from ooc.sources.checks import check_unit, faults, numeric, sizes
 from ooc.sources.geometry import Geometry, Spacing, spacing
-from ooc.sources.place import LABELS
+from ooc.sources.objects import content_of, is_node, is_there
+from ooc.sources.place import LABELS, home
 
 MOST_JSON = 16 << 20  # bytes of metadata
 MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
@@ -89,28 +90,26 @@ def array_at(path: str, file: str, inside: str) -> Metadata:
 
 def node(path: str, folder: str) -> tuple[int, dict[str, Any] | None]:
     """Version of what a folder holds, and the metadata of an array; None of a group."""
-    if (raw := _json(path, os.path.join(folder, "zarr.json"))) is not None:
+    if (raw := _json(path, folder, "zarr.json")) is not None:
         return 3, raw if raw.get("node_type") == "array" else None
-    if (raw := _json(path, os.path.join(folder, ".zarray"))) is not None:
+    if (raw := _json(path, folder, ".zarray")) is not None:
         return 2, raw
-    if any(os.path.exists(os.path.join(folder, name)) for name in (".zgroup", ".zattrs")):
+    if is_node(folder):
         return 2, None
-    missing = "no such folder" if not os.path.isdir(folder) else "no Zarr array or group"
+    missing = "no such folder" if not is_there(folder) else "no Zarr array or group"
     raise StoreError(f"{path}: {missing}; expected zarr.json, .zarray or .zgroup in {folder}")
 
 
-def _json(path: str, file: str) -> dict[str, Any] | None:
-    if not os.path.isfile(file):
+def _json(path: str, folder: str, name: str) -> dict[str, Any] | None:
+    text = content_of(path, folder, name, MOST_JSON)
+    if text is None:
         return None
-    if os.path.getsize(file) > MOST_JSON:
-        raise StoreError(f"{path}: {os.path.basename(file)} is larger than {MOST_JSON} bytes")
-    with open(file, encoding="utf-8") as text:
-        try:
-            raw = json.load(text)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{path}: {os.path.basename(file)} is no JSON: {error}") from None
+    try:
+        raw = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: {name} is no JSON: {error}") from None
     if not isinstance(raw, dict):
-        raise StoreError(f"{path}: {os.path.basename(file)}: expected a JSON object")
+        raise StoreError(f"{path}: {name}: expected a JSON object")
     return raw
 
 
@@ -127,7 +126,7 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
     parts = str(datasets[level]["path"]).split("/")
     if ".." in parts or not any(parts):
         raise StoreError(f"{path}: level {level} names the folder {datasets[level]['path']!r}")
-    below = os.path.join(folder, *[part for part in parts if part])
+    below = os.path.join(home(folder), *[part for part in parts if part])
     version, array = node(path, below)
     if array is None:
         raise StoreError(f"{path}: level {level} is no array")
@@ -138,7 +137,7 @@ def _level(path: str, folder: str, version: int, level: int) -> Metadata:
 def attributes_of(path: str, folder: str, version: int = 0) -> tuple[int, dict[str, Any]]:
     """The version and the attributes of a group. Raises OocError."""
     version = version or node(path, folder)[0]
-    raw = _json(path, os.path.join(folder, "zarr.json" if version == 3 else ".zattrs")) or {}
+    raw = _json(path, folder, "zarr.json" if version == 3 else ".zattrs") or {}
     attributes = raw.get("attributes", {}) if version == 3 else raw
     return version, attributes if isinstance(attributes, dict) else {}
 
@@ -215,16 +214,17 @@ def _array2(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
     if not isinstance(raw["dtype"], str):
         raise DtypeError(f"{path}: expected bool, integers, floats or complex numbers; got fields")
     chunks = sizes(path, raw["chunks"], "chunks", 1)
-    axes = axes or letters((_json(path, os.path.join(folder, ".zattrs")) or {}).get("_ARRAY_DIMENSIONS"))
+    axes = axes or letters((_json(path, folder, ".zattrs") or {}).get("_ARRAY_DIMENSIONS"))
     key = _key("", raw.get("dimension_separator", "."), "0")
     dtype = numeric(path, raw["dtype"]).newbyteorder("=")
     return Metadata(folder, 2, sizes(path, raw["shape"]), dtype, chunks, chunks, axes, key)
 
 
 def array_json(
-    shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: tuple[int, ...] | None, axes: str
-) -> dict[str, Any]:
-    """The zarr.json of a new array: zstd, little-endian, zeros where nothing was written."""
+    shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: tuple[int, ...] | None, axes: str,
+    separator: str = "/",
+) -> dict[str, Any]:  # fmt: skip
+    """The zarr.json of a new array: zstd, little-endian, zeros where nothing was written. separator: in names of chunks."""
     endian = {"name": "bytes", **({"configuration": {"endian": "little"}} if dtype.itemsize > 1 else {})}
     codecs: list[dict[str, Any]] = [endian, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
     if shards:
@@ -232,10 +232,10 @@ def array_json(
         inner = {"chunk_shape": [*chunks], "codecs": codecs, "index_codecs": index, "index_location": "end"}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
     grid = {"name": "regular", "configuration": {"chunk_shape": [*(shards or chunks)]}}
-    fill = FILL.get(dtype.kind, 0)
+    fill, keys = FILL.get(dtype.kind, 0), {"name": "default", "configuration": {"separator": separator}}
     return {
         "zarr_format": 3, "node_type": "array", "shape": [*shape], "data_type": dtype.name, "chunk_grid": grid,
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": fill, "codecs": codecs,
+        "chunk_key_encoding": keys, "fill_value": fill, "codecs": codecs,
         "attributes": {}, **({"dimension_names": [*axes]} if axes else {}),
     }  # fmt: skip
 

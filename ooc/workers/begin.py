@@ -28,6 +28,7 @@ from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
 from ooc.sources.beside import check_place
+from ooc.sources.remote import is_remote
 from ooc.workers.believed import wrong
 from ooc.workers.cut import UNITS, Cutter, whole
 from ooc.workers.levels import Kind, Level
@@ -119,26 +120,30 @@ def at_work_too(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_idle(beside: str, shared: bool = False) -> None:
-    """Raise ShapeError where somebody is at work at a run beside a result; shared: but for those who share it."""
-    folder = Path(f"{beside}{FOLDER}")
-    if folder.is_dir():
+def run_folder(result: Where, folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder of a run: one that is wanted, else the one beside the result; None: across a network there is none."""
+    if not folder and is_remote(result.file):
+        return None
+    return Path(folder or f"{result.beside}{FOLDER}").absolute()
+
+
+def check_idle(folder: Path | None, shared: bool = False) -> None:
+    """Raise ShapeError where somebody is at work at a run; shared: but for those who share it."""
+    if folder is not None and folder.is_dir():
         with at_work(folder, shared):
             pass
 
 
-def forget(beside: str) -> None:
-    """Remove what an older run left beside a result; a folder that is somebody's own stays. Raises ShapeError where it is at
-    work."""
-    folder = Path(f"{beside}{FOLDER}")
-    if _of_run(folder):
-        check_idle(beside)
+def forget(folder: Path | None) -> None:
+    """Remove what an older run left; a folder that is somebody's own stays. Raises ShapeError where it is at work."""
+    if folder is not None and _of_run(folder):
+        check_idle(folder)
         remove(folder)
 
 
-def is_begun(beside: str) -> bool:
-    """Whether there is a run beside a result that can be resumed."""
-    return Path(f"{beside}{FOLDER}", ABOUT).is_file()
+def is_begun(folder: Path | None) -> bool:
+    """Whether there is a run that can be resumed."""
+    return folder is not None and (folder / ABOUT).is_file()
 
 
 def begun(request: WorkRequest, folder: Path) -> WorkFolder:
@@ -206,7 +211,7 @@ def resumed(request: WorkRequest, folder: Path) -> WorkFolder:
         raise ArgumentError(f"{folder / ABOUT}: damaged; remove {folder.name} to begin anew")
     result, over = work.about.result, work.over
     if result.made and not over:
-        check_place(result.where.path, request.result.overwrite or work.placed)
+        check_place(result.where.path, request.result.overwrite or work.placed, work.making)
     if not over and not (folder / WEIGHTS).is_file():
         raise StoreError(f"{folder}: resume: its weights are gone; remove it to begin anew")
     for path in (folder, folder / SUMS):

@@ -24,7 +24,9 @@ from ooc.runtime.context import device_here
 from ooc.runtime.device import Device
 from ooc.sources import Source
 from ooc.sources.beside import location
-from ooc.workers.begin import FOLDER, WorkRequest, at_work_too, begun, resumed
+from ooc.sources.objects import is_there
+from ooc.sources.remote import is_remote
+from ooc.workers.begin import WorkRequest, at_work_too, begun, resumed, run_folder
 from ooc.workers.levels import Kind
 from ooc.workers.result import Result
 from ooc.workers.units import Unit
@@ -131,7 +133,7 @@ def tasks(
         sink: where the output goes, batch x its shape: as `source`; a path where nothing is yet is created.
         parameters, seed: as of `NetworkPlan.session`.
         resume: True goes on with a run that was begun in the folder, which must be the same run; default False: begins anew.
-        folder: of the run; default None: the sink's path and ".work".
+        folder: of the run; default None: the sink's path and ".work". A sink across a network needs one that all workers see.
 
     Returns:
         tasks: in an order in which they may run one after the other; `ooc.run_tasks(tasks)` runs them here.
@@ -168,9 +170,12 @@ def check_inference(plan: NetworkPlan, what: str) -> None:
 
 def run_of(request: WorkRequest, folder: str | os.PathLike[str] | None, resume: bool) -> WorkFolder:
     """The run of what is wanted, new, or resumed where there is one."""
-    file = Path(request.result.where.file)
-    beside = Path(folder or f"{request.result.where.beside}{FOLDER}").absolute()
-    for path in {file, beside, Path(location(request.result.where.path)) if not request.result.where.raw else file}:
+    where = request.result.where
+    beside = run_folder(where, folder)
+    if beside is None:
+        raise ArgumentError(f"{where.path}: the journal and tensors between levels lie in no such store; pass folder=")
+    files = {where.file, where.file if where.raw else location(where.path)}
+    for path in {beside, *[Path(file) for file in files if not is_remote(file)]}:
         sweep(path.parent, path.name)  # what killed processes left
     if resume and (beside / ABOUT).is_file():
         try:
@@ -219,7 +224,7 @@ def fitting(what: str, source: Source, shape: tuple[int, ...], dtype: str) -> No
 def result_of(where: Where, shape: tuple[int, ...], dtype: str, net_shape: tuple[int, ...]) -> Result:
     """The tensor that is wanted. net_shape: its shape as the network has it."""
     direct = where.shared == REGIONS and shape == net_shape
-    there = os.path.exists(where.file)
+    there = is_there(location(where.path)) if is_remote(where.file) else os.path.exists(where.file)
     if not there:
         axes: dict[str, Any] = {"shape": shape, "dtype": numpy_dtype(dtype).str, "axes": "", "like": None, "overwrite": False}
         return Result(where, shape, dtype, axes, direct)

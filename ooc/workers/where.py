@@ -20,6 +20,7 @@ from ooc.sources.beside import location, meet, state_of
 from ooc.sources.checks import faults
 from ooc.sources.place import place
 from ooc.sources.raw import RawSource
+from ooc.sources.remote import is_remote
 from ooc.sources.view import View
 
 REGIONS, UNITS, ALONE = "regions", "units", "alone"  # how several processes may write a format
@@ -123,7 +124,7 @@ def _bytes(raw: tuple[tuple[int, ...], str, int]) -> tuple[int, int]:
 
 def absolute(path: str) -> str:
     """A path, with what may follow the file's name, wherever a worker runs."""
-    return os.path.join(os.getcwd(), path)
+    return path if is_remote(path) else os.path.join(os.getcwd(), path)
 
 
 def piece_of(whole: Source, samples: Span) -> View:

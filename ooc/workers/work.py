@@ -10,7 +10,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -33,8 +33,9 @@ from ooc.networks.writer import network
 from ooc.runtime.journal import Journal, load, store
 from ooc.sources import Source
 from ooc.sources.around import Arranged
-from ooc.sources.beside import location, put
+from ooc.sources.beside import location, mark_of, put, tidied
 from ooc.sources.checks import faults
+from ooc.sources.objects import is_there
 from ooc.sources.raw import RawSource
 from ooc.sources.units import batches
 from ooc.workers.levels import AT_THE_END, Kind, Level
@@ -215,21 +216,20 @@ class WorkFolder:
             return True
         if not (self.folder / MADE).is_file():
             return False
-        told = load(self.folder / MADE)
-        with suppress(OSError):
-            return bool(told.get("inode") == os.stat(location(self.about.result.where.path)).st_ino)
-        return False
+        mark = load(self.folder / MADE).get("mark")
+        return mark is not None and mark == mark_of(self.about.result.where.path)
 
     def place(self) -> None:
         """Move the result, which is whole, to its place. Again does nothing. Raises OocError."""
-        if self.placed:
-            return
         result = self.about.result
+        if self.placed:
+            tidied(result.where.path, self.making)
+            return
         with faults(result.where.path, "placing"), turns(self.making):
             if self.placed:  # by another worker, just now
                 return
             overwrite = result.overwrite or bool(load(self.folder / MADE).get("overwrite"))
-            put(result.where.path, self.making, overwrite, lambda path: self._tell(inode=os.stat(path).st_ino))
+            put(result.where.path, self.making, overwrite, lambda mark: self._tell(mark=mark))
 
     def may_overwrite(self) -> None:
         """Whoever resumes it lets the result take the place of another. Raises StoreError."""
@@ -309,8 +309,8 @@ class WorkFolder:
         """Whether the result is there, as far as it was made."""
         result = self.about.result
         if not result.made or self.over or self.placed:
-            return os.path.exists(location(result.where.path)) if not result.where.raw else os.path.exists(result.where.file)
-        return os.path.exists(location(result.within(self.making).path))
+            return is_there(result.where.file if result.where.raw else location(result.where.path))
+        return is_there(location(result.within(self.making).path))
 
     @property
     def names(self) -> set[str]:

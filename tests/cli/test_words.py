@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,9 @@ def test_what_is_there_is_told_first(
     [
         ("y.jpg", (), "only .png is written"), ("y.h5", (), "name the dataset"),
         ("y.zarr:1", (), "levels of OME-Zarr are not written"), ("y.npy::0", (), "slices select"), ("y.txt", (), "y.txt"),
-        ("s3://b/y.zarr", (), "no stores across a network"),
+        ("s3://b/y.npy", (), "across a network only .zarr"), ("gs://b/y.zarr", (), "expected s3:// or https://"),
+        ("https://host/y.zarr", (), "is only read"), ("s3://b/y.zarr", ("--resume",), "--work: expected a folder"),
+        ("y.npy", ("--work", "w"), "--work: of a run that is shared or can be resumed"),
         ("y.npy", ("--budget", "1e300"), "budget='1e300': expected less than 2^63 bytes"),
         ("y.npy", ("--budget", "nine"), "budget='nine': expected bytes"),
         ("y.npy", ("--budget", "0"), "budget='0': expected"),
@@ -80,11 +83,18 @@ def test_keywords_are_options(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ooc.create(folder / "x.npy", (1,), "u1")
 
 
-@pytest.mark.parametrize("path", ["s3://b/x.zarr", "https://host/x.zarr/0", "gs://b/x.npy", "file:///x.npy"])
-def test_stores_across_a_network_are_no_folders(path: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no stores across a network are opened; copy it" in refused(folder, capsys, "y.npy", given=path)
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("s3://b/x.npy", "only .zarr is read"), ("https://host/x.tif", "only .zarr is read"), ("gs://b/x.zarr", "expected s3://"),
+        ("file:///x.npy", "expected s3://"), ("s3:///x.zarr", "expected s3://bucket/path"),
+        ("https://host/x.zarr?a=b", "without a query"), ("https://host/../x.zarr", "expected s3://bucket/path"),
+    ],
+)  # fmt: skip
+def test_what_is_not_served_across_a_network(path: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told in refused(folder, capsys, "y.npy", given=path)
     for call in (ooc.open, lambda p: ooc.create(p, (1,), "u1")):
-        with pytest.raises(ooc.UnsupportedError, match="mount the store"):
+        with pytest.raises(ooc.OocError, match=re.escape(told)):
             call(path)
 
 

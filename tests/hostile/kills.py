@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -46,6 +47,8 @@ FORMATS = {
 }  # fmt: skip
 CALLS = {"npy": "c.npy", "zarr": "c.zarr", "h5": "c.h5"}  # of single calls
 WAYS = ("plain", "resume", "call")
+FORKS = multiprocessing.get_context("forkserver")  # of a process that has read no file: libraries that have do not fork
+FORKS.set_forkserver_preload(["numpy", "ooc.cli.main", "ooc.workers", "ooc.apply"])
 PHASES = ("before the mark", "computing", "journal", "last task", "handing on", "rename", "tidying")
 
 
@@ -81,26 +84,21 @@ def forked(
     """Run a case in a child, which dies at a moment; its exit code (negative: its signal), and what it touched."""
     trace = folder.parent / "trace"
     trace.unlink(missing_ok=True)
-    child = os.fork()
-    if not child:
-        _child(folder, case, resumes, trace, kill_at, seconds)
-    until = time.monotonic() + STUCK
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise TimeoutError(f"{case}: stuck")
-        time.sleep(0.002)
+    child = FORKS.Process(target=_child, args=(folder, case, resumes, trace, kill_at, seconds))
+    child.start()
+    child.join(STUCK)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise TimeoutError(f"{case}: stuck")
     touched = trace.read_text().splitlines() if trace.exists() else []
-    return os.waitstatus_to_exitcode(status), touched
+    return child.exitcode, touched
 
 
 def _child(folder: Path, case: Case, resumes: bool, trace: Path, kill_at: int | None, seconds: float | None) -> None:
     """Never returns."""
     code = 70
+    cut.SECONDS, cut.PARTS, cut.DEARER = 1e-9, 13, 1e9  # tasks as small as those of large volumes are many
     try:
         os.chdir(folder)
         with open(folder.parent / "output", "ab") as out:
@@ -296,7 +294,6 @@ def cases(ways: Sequence[str], kinds: Sequence[str]) -> list[Case]:
 
 def campaign(kills: int, seed: int, ways: Sequence[str], kinds: Sequence[str], tell: Callable[[dict[str, Any]], None]) -> int:
     """Kill so often, every phase of every case in turn; how many went wrong."""
-    cut.SECONDS, cut.PARTS, cut.DEARER = 1e-9, 13, 1e9  # tasks as small as those of large volumes are many
     rng, bad, counted = random.Random(seed), 0, Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         room = Path(name)

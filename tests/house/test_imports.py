@@ -18,6 +18,7 @@ HEAVY = (
     "torch",
     "monai",
     "diffusers",
+    "bioimageio",
     "nnunetv2",
     "cupy",
     "matplotlib",
@@ -29,7 +30,8 @@ HEAVY = (
     "zarr",
     "dask",
 )
-HOOKS = {"dask", "diffusers", "monai", "nnunet", "torch"}  # packages that need another one, which is not imported by a star
+# Packages that need another one, which is not imported by a star.
+HOOKS = {"bioimageio", "dask", "diffusers", "monai", "nnunet", "torch"}
 MOST_FLAT = 8  # modules beside each other in ooc/: a newcomer finds the way by folders
 
 

@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data__images": []}, r"\[data\] images: expected 1 to \d+ files, got 0"),
     ({"data__images": "z*.npy"}, r"\[data\] images: no file is called 'z\*.npy'"),
     ({"data__images": "x.txt"}, r"\[data\] images: .*expected a file whose name ends"),
-    ({"data__images": "s3://x.npy"}, r"\[data\] images: .*no stores across a network"),
+    ({"data__images": "s3://x.npy"}, r"\[data\] images: .*across a network only"),
     ({"data__images": ["z.npy", "x0.npy"]}, "z.npy"),
     ({"data__labels": "y0.npy"}, r"\[data\] labels: 1 files for 2 of images"),
     ({"data__axes": "zyxw"}, r"\[data\] axes: .*x0.npy"),
