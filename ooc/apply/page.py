@@ -1,22 +1,25 @@
-"""A run of `ooc apply` as one page of HTML: nothing in it is fetched from elsewhere, and nothing in it runs."""
+"""A run as one page of HTML: nothing in it is fetched from elsewhere, and nothing in it runs."""
 
 from __future__ import annotations
 
 import base64
 import itertools
+import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import brief
+from ooc.errors import ArgumentError, brief
 from ooc.files.whole import whole
 from ooc.networks import NetworkPlan
 from ooc.networks.profile import Profile
+from ooc.runtime.drawing import draw_curves
 from ooc.sources import Source
 from ooc.sources.around import Indexed
 
@@ -43,6 +46,8 @@ class RunFacts(NamedTuple):
         profile: what was measured; None: nothing was run.
         result: what was made; None: nothing was.
         checked: windows that were computed again.
+        curves: points by name, of a training.
+        rows: a table, of a training: its validations, names in the first row.
     """
 
     title: str
@@ -51,6 +56,14 @@ class RunFacts(NamedTuple):
     profile: Profile | None = None
     result: Source | None = None
     checked: Sequence[Any] = ()
+    curves: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({})
+    rows: Sequence[Sequence[str]] = ()
+
+
+def check(path: str | Path) -> None:
+    """Raise ArgumentError where a page cannot lie, before there is anything to show."""
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise ArgumentError(f"--report: {path}: expected the name of a file in a folder that is there")
 
 
 def write(path: str | Path, plan: NetworkPlan, facts: RunFacts) -> None:
@@ -58,6 +71,10 @@ def write(path: str | Path, plan: NetworkPlan, facts: RunFacts) -> None:
     was verified. Raises OSError."""
     profile = facts.profile
     parts = [f"<h1>{_text(facts.title)}</h1>", _table(facts.facts), *(f"<p>{_text(note)}</p>" for note in facts.notes)]
+    if curve := draw_curves("by step", facts.curves):
+        parts += ["<h2>Loss</h2>", f"<figure>{curve}</figure>"]
+    if facts.rows:
+        parts += ["<h2>Validations</h2>", _rows(facts.rows)]
     parts += ["<h2>Time and memory</h2>", f"<figure>{plan.picture(profile.bars if profile else ())}</figure>"]
     if profile is not None:
         parts += ["<h2>Kernels</h2>", _kernels(profile)]
@@ -80,6 +97,15 @@ def _text(value: object) -> str:
 def _table(facts: Iterable[tuple[str, str]]) -> str:
     rows = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in facts)
     return f"<table>{rows}</table>"
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers, those of the first and the last of them where they are many."""
+    names, *values = rows
+    shown = values if len(values) <= MOST_ROWS else [*values[: MOST_ROWS // 2], *values[-MOST_ROWS // 2 :]]
+    head = "".join(f"<th>{_text(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td class=n>{_text(v)}</td>' for v in row)}</tr>" for row in shown)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _kernels(profile: Profile) -> str:

@@ -22,7 +22,7 @@ from ooc.errors import ArgumentError
 from ooc.networks.profile import Profile
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
-from ooc.runtime.progress import TimeLeft
+from ooc.runtime.progress import Progress
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import parse_bytes, show_bytes
 
@@ -31,8 +31,7 @@ READS = (
     "x.jpg; of .zarr s3://bucket/ and https://host/, too; slices may follow, as in x.zarr::0,:,10:20"
 )
 TERABYTE, MOST = 10**12, 1 << 63
-INTERVAL = 0.5  # seconds between two reports of progress
-TENTHS = 10  # lines of progress in a log
+INTERVAL = 0.5  # seconds between two looks at progress
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError(
             "--report: of one process that writes a file: not with --workers, --dask, --parts, --resume, --plan, -"
         )
+    if args.report:
+        page.check(args.report)
     with piped(args, not shared) as given, threaded(args) as device, described(given):
         job = Application(
             given.model, given.input, given.output or "", given.budget, given.axes, given.pre, given.post, given.outputs, device,
@@ -191,26 +192,18 @@ def watching(
 
 @contextlib.contextmanager
 def watched(session: Session) -> Iterator[None]:
-    """Progress, with an estimate of what is left: on a terminal in place, else a line for every tenth."""
-    stop, remaining, terminal = threading.Event(), TimeLeft(), sys.stdout.isatty()
+    """Progress of a session is told meanwhile."""
+    stop = threading.Event()
 
-    def tell() -> None:
-        told = 0
+    def tell(progress: Progress) -> None:
         while not stop.wait(INTERVAL):
-            share = session.progress
-            left = remaining.words(share)
-            if terminal:
-                print(f"\rprogress  {share:4.0%} {left:12}", end="", flush=True)
-            elif told < int(share * TENTHS) < TENTHS:
-                told = int(share * TENTHS)
-                print(f"progress  {share:4.0%} {left}", flush=True)
+            progress.to(session.progress)
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        teller.join()
-        if terminal:
-            print("\r" + " " * 40 + "\r", end="", flush=True)
+    with Progress(1, "", sys.stdout, label="progress  ") as progress:
+        teller = threading.Thread(target=tell, args=(progress,), daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            teller.join()

@@ -84,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
     for option in ("plot", "report"):
         if getattr(args, option) and args.policy == "all":
             raise ArgumentError(f"--{option}: shows one plan; name its policy with --policy")
+    if args.report:
+        page.check(args.report)
     setup = PlansWanted.of(args)
     if args.table and not args.json:
         print(setup.graph.table(), end="\n\n")

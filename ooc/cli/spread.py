@@ -14,15 +14,14 @@ from ooc.apply import Application
 from ooc.console import count, printable
 from ooc.errors import ArgumentError
 from ooc.files.whole import turns
-from ooc.runtime.progress import TimeLeft
+from ooc.runtime.progress import Progress
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.workers import Task, run_tasks
 from ooc.workers.begin import at_work, check_idle, run_folder
 from ooc.workers.parts import Share, run_part
+from ooc.workers.run import Told
 from ooc.workers.where import Where, absolute
-
-TENTHS = 10  # lines of progress in a log
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +78,8 @@ def computed(args: argparse.Namespace, job: Application, tasks: list[Task]) -> i
     if not args.json:
         print(printable(text(told)), flush=True)
     begin = time.perf_counter()
-    reports = ways(args)(tasks, None if args.json else SpreadProgress(tasks))
+    with Progress(len(tasks), "task", None if args.json else sys.stdout, label="progress  ") as progress:
+        reports = ways(args)(tasks, lambda finished, _: progress.to(finished))
     told |= {
         "seconds": time.perf_counter() - begin, "computed": sum(one["computed"] for one in reports),
         "notes": job.notes + [note for one in reports for note in one["notes"]],
@@ -96,7 +96,7 @@ def computed(args: argparse.Namespace, job: Application, tasks: list[Task]) -> i
     return 0
 
 
-Way = Callable[[list[Task], "SpreadProgress | None"], list[dict[str, Any]]]
+Way = Callable[[list[Task], Told], list[dict[str, Any]]]
 
 
 def ways(args: argparse.Namespace) -> Way:
@@ -111,7 +111,7 @@ def ways(args: argparse.Namespace) -> Way:
     return lambda tasks, progress: run_tasks(tasks, progress=progress)
 
 
-def on_cluster(args: argparse.Namespace, tasks: list[Task], progress: SpreadProgress | None) -> list[dict[str, Any]]:
+def on_cluster(args: argparse.Namespace, tasks: list[Task], progress: Told) -> list[dict[str, Any]]:
     """By the workers of a scheduler."""
     from ooc.dask import connected, run
 
@@ -119,7 +119,7 @@ def on_cluster(args: argparse.Namespace, tasks: list[Task], progress: SpreadProg
         return run(tasks, client, threads=args.threads, patience=args.patience, progress=progress)
 
 
-def own_cluster(args: argparse.Namespace, tasks: list[Task], progress: SpreadProgress | None) -> list[dict[str, Any]]:
+def own_cluster(args: argparse.Namespace, tasks: list[Task], progress: Told) -> list[dict[str, Any]]:
     """By processes of our own, which end with us."""
     from ooc.dask import local, run
 
@@ -156,19 +156,3 @@ def verified(job: Application, output: str) -> dict[str, Any]:
     with job.again() as sink:
         job.verified(sink)
     return {"windows": len(job.checked), "difference": max(window.difference for window in job.checked)}
-
-
-class SpreadProgress:
-    """Tells how many tasks are finished: on a terminal in place, else a line for every tenth."""
-
-    def __init__(self, tasks: list[Task]) -> None:
-        self.remaining, self.told, self.terminal = TimeLeft(), 0, sys.stdout.isatty()
-
-    def __call__(self, finished: int, tasks: int) -> None:
-        """Tell it."""
-        left = self.remaining.words(finished / tasks) if finished < tasks else ""
-        if self.terminal:
-            print(f"\rprogress  {finished} of {tasks} tasks {left:12}", end="\n" if finished == tasks else "", flush=True)
-        elif self.told < finished * TENTHS // tasks < TENTHS:
-            self.told = finished * TENTHS // tasks
-            print(f"progress  {finished} of {tasks} tasks{', ' * bool(left)}{left}", flush=True)

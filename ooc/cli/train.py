@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import math
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from ooc.apply import page
+from ooc.errors import ArgumentError
 from ooc.networks.tensors import Role
+from ooc.runtime.progress import Progress
 from ooc.runtime.resident import most_resident
 from ooc.schedule.budget import show_bytes
 from ooc.training.job import TrainingJob
+from ooc.training.outcome import Trained
 
-TENTHS = 10  # lines of progress in a log
-INTERVAL = 0.5  # seconds between two reports on a terminal
-WIDE = 78  # characters of a line that is written anew
+CURVED = 200  # parts of a run over which losses are averaged
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +30,73 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in its folder, from the last checkpoint")
     parser.add_argument("--plan", action="store_true", help="check all, say how a step is computed, and write nothing")
+    parser.add_argument("--report", metavar="FILE", help="write a page of HTML here: losses, validations, time and memory of a "
+                        "step as measured and predicted, kernels")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say."""
+    if args.report and args.plan:
+        raise ArgumentError("--report: of a run; --plan makes none")
+    if args.report:
+        page.check(args.report)
+    with contextlib.redirect_stdout(io.StringIO()) if args.quiet else contextlib.nullcontext():
+        return trained_by(args)
+
+
+def trained_by(args: argparse.Namespace) -> int:
+    """Train, and tell."""
     job = TrainingJob.of(args.config)
     if not args.plan:
         job.folder.check(args.resume)
     print(text(job), flush=True)
     if args.plan:
         return 0
-    begin, progress = time.perf_counter(), TrainingProgress(job.config.run.steps)
-    trained = job.run(args.resume, progress)
-    progress.end()
+    begin = time.perf_counter()
+    with Progress(job.config.run.steps, "step", sys.stdout, label="progress  ") as progress:
+
+        def tell(row: dict[str, Any]) -> None:
+            if "validation" in row:
+                progress.say(f"validated {validated(row)}")
+            else:
+                progress.to(row["step"], f"loss {row['loss']:.4g}")
+
+        trained = job.run(args.resume, tell, bool(args.report))
     print("".join(f"note      {note}\n" for note in trained.notes), end="")
     best = "" if trained.best is None else f"; best.ooc is of step {trained.best.step}"
     seconds = time.perf_counter() - begin
-    print(f"done      {seconds:.3g} s; last loss {trained.losses[-1]:.4g}; {show_bytes(most_resident())} resident at most")
+    done = f"{seconds:.3g} s; last loss {trained.losses[-1]:.4g}; {show_bytes(most_resident())} resident at most"
+    print(f"done      {done}")
     print(f"written   {trained.folder}{best}")
+    if args.report:
+        page.write(args.report, job.plan, facts(job, trained, done))
     return 0
+
+
+def facts(job: TrainingJob, trained: Trained, done: str) -> page.RunFacts:
+    """What a page shows of a run."""
+    told = [(name, value.strip()) for name, _, value in (line.partition(" ") for line in text(job).splitlines())]
+    rows = [row.row() for row in trained.validations]
+    curves = {
+        "of a step": averaged(trained.losses),
+        "of a validation": [(row["step"], value) for row in rows if (value := row["validation"]["loss"]) is not None],
+    }
+    table = [("step", "loss", "accuracy", "mean Dice"), *((str(row["step"]), *measures(row).values()) for row in rows)]
+    title = f"{job.network.graph.name}, {len(trained.losses)} steps"
+    return page.RunFacts(
+        title, [*told, ("done", done), ("written", str(trained.folder))], trained.notes, job.profile,
+        curves={name: points for name, points in curves.items() if points}, rows=table if rows else (),
+    )  # fmt: skip
+
+
+def averaged(losses: Sequence[float]) -> list[tuple[float, float]]:
+    """Means of the losses of a few steps, at the last of them."""
+    each = -(-len(losses) // CURVED)
+    return [
+        (min(i + each, len(losses)), math.fsum(losses[i : i + each]) / len(losses[i : i + each]))
+        for i in range(0, len(losses), each)
+    ]
 
 
 def text(job: TrainingJob) -> str:
@@ -60,49 +113,13 @@ def text(job: TrainingJob) -> str:
     )
 
 
-class TrainingProgress:
-    """How far a run is: on a terminal in place, else a line for every tenth; a line for each validation.
-
-    Parameters:
-        steps: of the run.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.terminal = steps, sys.stdout.isatty()
-        self.begin = self.told = time.perf_counter()
-        self.first: int | None = None  # step of this process
-        self.tenths = 0
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        """A row of the log."""
-        if "validation" in row:
-            self.end()
-            print(f"validated {validated(row)}", flush=True)
-            return
-        now, step = time.perf_counter(), row["step"]
-        if self.first is None:
-            self.first, self.tenths = step, (step - 1) * TENTHS // self.steps
-        gone, steps = now - self.begin, step - self.first + 1
-        line = (
-            f"progress  {step / self.steps:4.0%} step {step}/{self.steps}, loss {row['loss']:.4g}, "
-            f"{gone / steps * (self.steps - step):.0f} s left"
-        )
-        if self.terminal and now - self.told > INTERVAL:
-            self.told = now
-            print(f"\r{line:{WIDE}}", end="", flush=True)
-        elif not self.terminal and self.tenths < step * TENTHS // self.steps:
-            self.tenths = step * TENTHS // self.steps
-            print(line, flush=True)
-
-    def end(self) -> None:
-        """Nothing is left of a line that is written anew."""
-        if self.terminal:
-            print(f"\r{'':{WIDE}}\r", end="", flush=True)
-
-
 def validated(row: dict[str, Any]) -> str:
     """A validation in words."""
+    return f"step {row['step']}: {', '.join(f'{name} {value}' for name, value in measures(row).items())}"
+
+
+def measures(row: dict[str, Any]) -> dict[str, str]:
+    """What a validation measured."""
     values = row["validation"]
     numbers = {"loss": values["loss"], "accuracy": values["accuracy"], "mean Dice": values["mean_dice"]}
-    told = ", ".join(f"{name} {math.nan if value is None else value:.4g}" for name, value in numbers.items())
-    return f"step {row['step']}: {told}"
+    return {name: f"{math.nan if value is None else value:.4g}" for name, value in numbers.items()}

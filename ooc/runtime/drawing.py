@@ -1,8 +1,11 @@
-"""What every lane did over time, drawn in SVG: of a size that does not depend on the number of steps."""
+"""What every lane did over time, and other curves, drawn in SVG: of a size that does not depend on the number of steps."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,10 @@ from ooc.runtime.timeline import SHADES, Bars, busy, last_end
 from ooc.schedule.steps import LANES
 
 COLUMNS, HEIGHT, ROW = 500, 14, 20  # pixels: of time, of a lane, from lane to lane
-LEVEL = 80  # pixels of a level
+LEVEL, CURVE = 80, 160  # pixels of a level, of curves
+FAR = 20  # times that the largest value is the least one where logarithms are drawn
+NAMES = 150  # pixels for a curve's name
+CURVES = ("#4878a8", "#d95f02", "#2c8c5a")  # colours
 LEFT, RIGHT = 70, 40  # pixels for what is written beside them
 
 
@@ -55,6 +61,39 @@ def draw_level(title: str, times: Sequence[float], levels: Sequence[float], limi
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'style="max-width:100%" font-family="sans-serif" font-size="12">{_text(0, HEIGHT, f"{title}: {told}")}'
         f'<g transform="translate({LEFT},{ROW})"><path d="{path}" fill="#4878a8" fill-opacity="0.6"/>{line}</g></svg>'
+    )
+
+
+def draw_curves(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Curves by name, which stands where one ends; of values that go far apart by their logarithms. Points that are no numbers
+    are left out; nothing where there is none."""
+    finite = {name: [p for p in points if math.isfinite(p[1])] for name, points in curves.items()}
+    shown = {name: np.array(points, float) for name, points in finite.items() if points}
+    if not shown:
+        return ""
+    every = np.concatenate([*shown.values()])
+    (left, low), (right, high) = every.min(0), every.max(0)
+    scale = np.log if low > 0 and high / low > FAR else np.asarray
+    wide, high_by = right - left or 1.0, scale(high) - scale(low) or 1.0
+    drawn, labels = [], []
+    for colour, (name, points) in zip(itertools.cycle(CURVES), shown.items(), strict=False):
+        some = np.concatenate([points[:: max(1, len(points) // COLUMNS)], points[-1:]])
+        xs, ys = (some[:, 0] - left) / wide * COLUMNS, CURVE * (1 - (scale(some[:, 1]) - scale(low)) / high_by)
+        line = "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))
+        drawn.append(f'<path d="M{line}" stroke="{colour}" stroke-width="1.5" fill="none"/>')
+        labels.append((float(ys[-1]), f'fill="{colour}">{escape(name)} {points[-1][1]:.4g}'))
+    below = -float(ROW)
+    for y, label in sorted(labels):  # none over another
+        below = max(y + 4, below + HEIGHT)
+        drawn.append(f'<text x="{COLUMNS + 4}" y="{below:.1f}" {label}</text>')
+    height, width, named = CURVE + 3 * ROW, LEFT + COLUMNS + NAMES, escape(title)
+    ends = _text(0, ROW + HEIGHT, f"{high:.4g}") + _text(0, ROW + CURVE + 4, f"{low:.4g}")
+    steps = _text(LEFT, CURVE + 2 * ROW + 4, f"{left:g}") + _text(LEFT + COLUMNS - 24, CURVE + 2 * ROW + 4, f"{right:g}")
+    ground = f'<path d="M0 0H{COLUMNS}V{CURVE}H0z" fill="#888888" fill-opacity="0.08"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'style="max-width:100%" font-family="sans-serif" font-size="12">{_text(0, HEIGHT, named)}{ends}{steps}'
+        f'<g transform="translate({LEFT},{ROW})">{ground}{"".join(drawn)}</g></svg>'
     )
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 from ooc.cache import cached_property
@@ -14,6 +14,7 @@ from ooc.errors import ArgumentError, UnsupportedError, shown
 from ooc.networks import Graph, NetworkPlan
 from ooc.networks.checkpoint import digest
 from ooc.networks.optimizers import Optimizer
+from ooc.networks.profile import Profile
 from ooc.networks.session import Session
 from ooc.runtime.call_options import flag
 from ooc.training.ahead import ahead
@@ -40,7 +41,10 @@ class TrainingJob:
         patches: what it learns from.
         evaluation: what it is measured on; None: nothing.
         folder: of the run.
+        profile: what its last step took, where that was wanted.
     """
+
+    profile: Profile | None = None
 
     def __init__(self, config: TrainingConfig, network: TrainedNetwork) -> None:
         self.config, self.network = config, network
@@ -106,8 +110,8 @@ class TrainingJob:
 
     # ---- the run
 
-    def run(self, resume: bool = False, callback: Callback | None = None) -> Trained:
-        """Train; see `ooc.train`."""
+    def run(self, resume: bool = False, callback: Callback | None = None, profiled: bool = False) -> Trained:
+        """Train; see `ooc.train`. profiled: what the last step takes is kept."""
         if callback is not None and not callable(callback):
             raise ArgumentError(f"callback: expected a function, got {shown(callback)}")
         with self._files():
@@ -117,7 +121,7 @@ class TrainingJob:
             with self.folder.held(resume, self.network.graph.to_json()), self._session(plan) as session:
                 self.folder.cut_back(session.steps)
                 self.folder.prune(self.config.run.keep, session.steps)
-                self._go_on(session, callback or (lambda row: None))
+                self._go_on(session, callback or (lambda row: None), profiled)
         best = best_of(self.folder.validations, self._metric)
         losses = tuple(row.loss for row in self.folder.steps)
         return Trained(self.folder.path, losses, tuple(self.folder.validations), best, tuple(self.notes))
@@ -137,7 +141,7 @@ class TrainingJob:
         seed, last = self.config.run.seed, self.folder.last
         return plan.session(seed=seed) if last is None else self.network.graph.restore(last, plan, seed)
 
-    def _go_on(self, session: Session, tell: Callback) -> None:
+    def _go_on(self, session: Session, tell: Callback, profiled: bool) -> None:
         """All steps that are not done."""
         steps = self.config.run.steps
         best = best_of(self.folder.validations, self._metric)
@@ -145,7 +149,8 @@ class TrainingJob:
             self.folder.save_best(session)  # a kill may have come between last.ooc and best.ooc
         with closing(ahead(self.patches.batch, range(session.steps, steps))) as batches:
             for step, (x, labels) in batches:
-                row = self._step(session, step, x, labels)
+                with session.profile() if profiled and step == steps - 1 else nullcontext() as self.profile:
+                    row = self._step(session, step, x, labels)
                 self.folder.write(row)
                 tell(row.row())
                 validation = self._validated(session, tell)

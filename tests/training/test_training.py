@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -251,6 +252,14 @@ def test_the_command(folder: Path) -> None:
     assert words.count("validated") == 2 and words.count("progress") == 10
     assert "2 samples to learn from, 1 to validate on; patches of 1x6x6x6, 1 in a step" in done.stdout
     assert [row["step"] for row in log(folder) if "loss" in row] == [*range(1, 11)]
+    shutil.rmtree(folder / "run")
+    assert command("--report", str(folder / "none" / "p.html")).returncode == 2 and not (folder / "run").exists()
+    done = command("--quiet", "--report", str(folder / "p.html"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    text = (folder / "p.html").read_text()
+    for part in ("<h2>Loss</h2>", "of a validation", "<h2>Validations</h2>", "measured: ", "predicted: ", "<h2>Kernels</h2>"):
+        assert part in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
 def test_the_command_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
