@@ -25,7 +25,7 @@ SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 .PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
 
 demo: $(VENV)/.demo
-	$(BIN)/ooc demo
+	$(BIN)/ooc demo --large
 
 # NumPy checks on one thread: several wait for each other by spinning, which takes three times as long on a busy machine.
 vgg16: $(VENV)/.demo

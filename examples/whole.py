@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,12 @@ from ooc.networks.policies import POLICIES
 from ooc.runtime.resident import ResidentMemory
 from ooc.schedule.budget import parse_bytes, show_bytes
 
-DRAWN = Path(__file__).parents[1] / "docs" / "vgg16_policies.png"
+DRAWN = Path(__file__).parents[1] / "docs" / "vgg16_policies.png"  # by --batch 128 --budget 4GiB --backend p100 --compare all
 SHARES = (1, 0.9, 0.8, 0.7, 0.65, 0.6, 1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 12, 1 / 16)  # of keep's peak: points of the picture
 PATIENCE = 120.0  # seconds: plans that are predicted longer for a step are not measured
 STREAMED = 4 << 20  # bytes: under a smaller budget what streams everything has too many tiles to be compared
+ACROSS = 4  # panels of the picture, side by side
+OWN, STRONG, PALE = "#0072b2", "#b04a00", "#f7c9a0"  # of a policy's curve, of auto's name and of its curve beneath
 HELD_OUT = 5  # one picture in so many is not trained on
 INTERVAL = 1.0  # seconds between two reports of progress
 
@@ -157,7 +160,8 @@ def compare(args: argparse.Namespace, device: ooc.Device) -> int:
     data = None if device.backend.name == "null" else pictures(args.batch, args.images, args.classes, args.seed)
     for name in names:
         print(_row(args, device, name, data), flush=True)
-    draw(_curves(args, device, names, keep.peaks["device"]), keep.predicted_seconds, Path(args.plot or DRAWN))
+    title = f"VGG16, batch {args.batch}, {args.images} x {args.images}, {device.model.name}; grey: the other policies"
+    draw(_curves(args, device, names, keep.peaks["device"]), keep.predicted_seconds, title, Path(args.plot or DRAWN))
     print(f"{'drawn':<13} {args.plot or DRAWN}")
     return 0
 
@@ -197,29 +201,57 @@ def _curves(
     return found
 
 
-def draw(curves: dict[str, list[tuple[int, float]]], kept: float, file: Path) -> None:
-    """Seconds against budget, a line per policy. Raises UnsupportedError without Matplotlib."""
+def draw(curves: dict[str, list[tuple[int, float]]], kept: float, title: str, file: Path) -> None:
+    """Seconds against budget, a panel per policy. Raises UnsupportedError without Matplotlib."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError:
         raise ooc.UnsupportedError("--compare: the picture is Matplotlib's; pip install matplotlib") from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    styles = ("-", "--", ":", "-.")
-    for i, (name, points) in enumerate(curves.items()):
-        budgets, seconds = zip(*points, strict=True)
-        wide = {"linewidth": 2.5, "color": "black"} if name == "auto" else {"linewidth": 1.3}
-        axes.plot([b / 2**30 for b in budgets], seconds, styles[i // 10], marker=".", label=name, **wide)
-    axes.axhline(kept, color="grey", linewidth=0.8)
-    axes.annotate("everything in memory", (axes.get_xlim()[1], kept), ha="right", va="bottom", fontsize=8, color="grey")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
+    columns = min(ACROSS, max(1, len(curves)))
+    rows = max(1, -(-len(curves) // columns))
+    figure = Figure(figsize=(8, 1.3 + 1.5 * rows), layout="constrained")
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    panels[0].set_xscale("log", base=2)
+    panels[0].set_yscale("log")
+    for axis in (panels[0].xaxis, panels[0].yaxis):
+        axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter("{x:.3g}")
-        axis.set_minor_formatter("{x:.3g}")
-    axes.set_xlabel("budget, GiB")
-    axes.set_ylabel("predicted seconds of a training step")
-    axes.legend(fontsize=8, ncols=2)
-    axes.grid(alpha=0.3)
+    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    budgets, seconds = zip((0, kept), *itertools.chain.from_iterable(curves.values()), strict=True)
+    unit, size = ("GiB", 2**30) if max(budgets) >= 2**30 else ("MiB", 2**20)
+    panels[0].set_ylim(kept / 1.5, 1.2 * max(seconds))
+    lines = {name: ([budget / size for budget, _ in points], [s for _, s in points]) for name, points in curves.items()}
+    for axes, name in zip(panels, lines, strict=False):
+        _panel(axes, lines, name)
+        axes.axhline(kept, color="black", linewidth=0.8, linestyle=":", zorder=1)
+        axes.tick_params(labelsize=9)
+    panels[0].annotate("everything in memory", (0.03, kept), xycoords=("axes fraction", "data"), xytext=(0, -3),
+                       textcoords="offset points", va="top", fontsize=8.5)  # fmt: skip
+    for axes in panels[len(curves) :]:  # the column's budgets stay
+        axes.spines[["top", "left", "right"]].set_visible(False)
+        axes.tick_params(labelsize=9, left=False, which="both")
+    figure.supxlabel(f"budget, {unit}", fontsize=10)
+    figure.supylabel("predicted seconds of a training step", fontsize=10)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=100)
+
+
+def _panel(axes: Any, lines: dict[str, tuple[list[float], list[float]]], name: str) -> None:
+    """One policy's curve over auto's, which is wide and pale, so that both are seen where they are one; the others in grey."""
+    for other in lines.keys() - {name, "auto"}:
+        axes.plot(*lines[other], color="#d9d9d9", linewidth=0.8, zorder=0)
+    if "auto" in lines:
+        axes.plot(*lines["auto"], color=PALE, linewidth=5, solid_capstyle="round", zorder=2)
+    if name == "auto":
+        axes.plot(*lines[name], color=STRONG, marker="o", markersize=3, linewidth=1.6, zorder=3)
+    else:
+        axes.plot(*lines[name], color=OWN, marker="o", markersize=3, linewidth=1.6, zorder=3)
+        if "auto" in lines:
+            start = lines["auto"][0][0], lines["auto"][1][0]
+            axes.annotate("auto", start, (0, 4), textcoords="offset points", color=STRONG, fontsize=9)
+    axes.set_title(name, fontsize=10.5, fontweight="bold", loc="left", color=STRONG if name == "auto" else OWN, pad=3)
+    axes.grid(color="#eeeeee", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

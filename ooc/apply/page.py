@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import os
-import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.errors import ArgumentError, brief
+from ooc.files.png import png
 from ooc.files.whole import whole
 from ooc.networks import NetworkPlan
 from ooc.networks.profile import Profile
@@ -78,7 +77,7 @@ def write(path: str | Path, plan: NetworkPlan, facts: RunFacts) -> None:
     parts += ["<h2>Time and memory</h2>", f"<figure>{plan.picture(profile.bars if profile else ())}</figure>"]
     if profile is not None:
         parts += ["<h2>Kernels</h2>", _kernels(profile)]
-    if facts.result is not None and (picture := _picture(facts.result, _grid(plan))):
+    if facts.result is not None and (picture := _picture(facts.result, grid_of(plan))):
         parts += ["<h2>The result</h2>", picture]
     if facts.checked:
         parts += ["<h2>Verified</h2>", _verified(facts.checked)]
@@ -123,7 +122,7 @@ def _verified(checked: Sequence[Any]) -> str:
     return f"<p>{len(checked)} windows were computed again by another library; largest difference {worst:.2g}.</p>"
 
 
-def _grid(plan: NetworkPlan) -> tuple[int, ...]:
+def grid_of(plan: NetworkPlan) -> tuple[int, ...]:
     """Parts of the result along every axis of space; (): it was made at once, or streamed layer by layer."""
     grids = [grid for _, grid in plan.proposal.grids if grid]
     return tuple(grids[-1][1:]) if grids else ()
@@ -142,7 +141,7 @@ def _picture(result: Source, grid: tuple[int, ...]) -> str:
     plane = np.asarray(result[at])
     plane = plane if result.axes.index("y") < result.axes.index("x") else plane.T
     height, width = plane.shape
-    image = base64.b64encode(_png(grey(plane))).decode()
+    image = base64.b64encode(png(grey(plane))).decode()
     space = [a for a in SPACE if a in extent]
     parts = dict(zip(space[-len(grid) :], grid, strict=False)) if grid else {}
     rows, columns = parts.get("y", 1), parts.get("x", 1)
@@ -167,15 +166,3 @@ def grey(plane: Any) -> Any:
         (low, high) if high > low else (values.min(initial=0.0), max(values.max(initial=0.0), values.min(initial=0.0) + 1))
     )
     return np.clip((values - low) / max(high - low, 1e-30) * 255, 0, 255).astype(np.uint8)
-
-
-def _png(pixels: Any) -> bytes:
-    """Grey values as a PNG."""
-    height, width = pixels.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    raw = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(pixels))
-    head = struct.pack(">2I5B", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")

@@ -137,11 +137,12 @@ def _cpu_model() -> str:
 
 
 def _memory() -> Answer:
-    from ooc.backends.cpu.limits import memory_limit
+    from ooc.backends.cpu.limits import memory, memory_limit
     from ooc.schedule.budget import show_bytes
 
-    page, limit = os.sysconf("SC_PAGE_SIZE"), memory_limit()
-    total, free = (page * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    total, free, limit = memory("SC_PHYS_PAGES"), memory("SC_AVPHYS_PAGES"), memory_limit()
+    if not free:
+        return show_bytes(total) if total else "this system does not tell", ""
     if limit < total:
         return f"{show_bytes(limit)} for this control group, of {show_bytes(total)}; {show_bytes(free)} free on the machine", ""
     return f"{show_bytes(total)}, {show_bytes(free)} free", ""

@@ -113,23 +113,28 @@ def _print_steps(plan: Plan, count: int, as_json: bool) -> None:
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", metavar="S", help="side of the image in pixels, or WIDTHxHEIGHT; default 6336: 3 GB of files")
-    parser.add_argument("--budget", default="256 MiB", metavar="B", help="memory for the computation; default 256 MiB")
-    parser.add_argument("--keep", action="store_true", help="keep the input and output files")
+    parser.add_argument("--large", action="store_true", help="VGG16's first block on 3 GB instead, with matplotlib")
+    parser.add_argument("--size", metavar="S", help="of --large: side of the image in pixels, or WIDTHxHEIGHT; default 6336")
+    parser.add_argument("--budget", metavar="B", help="memory for the computation; default 16 MiB, of --large 256 MiB")
+    parser.add_argument("--keep", action="store_true", help="of --large: keep the input and output files")
     parser.add_argument("--dir", metavar="DIR", help="where to put the files; default: the system's temporary directory")
     parser.add_argument("--threads", type=count, metavar="N", help="threads that compute; default: all")
-    parser.add_argument(
-        "--png", default="ooc-demo-timeline.png", metavar="FILE", help="picture of the timeline; default %(default)s"
-    )
-    parser.add_argument("--trace", metavar="FILE", help="write a Chrome/Perfetto trace here")
+    parser.add_argument("--png", metavar="FILE", help="the picture, default ooc-demo.png: before, after, tiles; of --large "
+                        "the timeline, default ooc-demo-timeline.png")  # fmt: skip
+    parser.add_argument("--trace", metavar="FILE", help="of --large: write a Chrome/Perfetto trace here")
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from ooc.cli.demo.run import run_demo
-
-    options = {"keep": args.keep, "directory": args.dir, "threads": args.threads, "png": args.png, "trace": args.trace}
+    where = {"directory": args.dir, "threads": args.threads}
     with _ending_cleanly():
-        return 0 if run_demo(args.size, args.budget, **options).ok else FAILED
+        if args.large or args.size or args.keep or args.trace:
+            from ooc.cli.demo.run import run_demo
+
+            more = {"keep": args.keep, "png": args.png or "ooc-demo-timeline.png", "trace": args.trace}
+            return 0 if run_demo(args.size, args.budget or "256 MiB", **where, **more).ok else FAILED
+        from ooc.cli.demo.denoise import run_denoise
+
+        return 0 if run_denoise(args.budget or "16 MiB", **where, png=args.png or "ooc-demo.png").ok else FAILED
 
 
 @contextlib.contextmanager
@@ -186,7 +191,9 @@ OWN: dict[str, Command] = {
     "apply": Command("Apply a trained network to a tensor in a file.", apply.arguments, apply.run),
     "train": Command("Train a network on volumes or pictures in files.", train.arguments, train.run),
     "network": Command("Plan a whole network, by one policy or by all of them side by side.", network.arguments, network.run),
-    "demo": Command("Run VGG16's first block on an image of several GB under a small memory budget.", _demo_arguments, _demo),
+    "demo": Command(
+        "Take the noise off a picture in a file by a trained network, under a small memory budget.", _demo_arguments, _demo
+    ),
     "completion": Command("Print what completes commands and options in a shell.", _completion_arguments, _completion),
     "doctor": Command("Tell what was found on this machine, and what to do about what was not.", _doctor_arguments, _doctor),
 }

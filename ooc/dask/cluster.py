@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import distributed
 
+from ooc.backends.cpu.backend import default_threads
 from ooc.errors import UnsupportedError
 from ooc.workers.child import starting
 
@@ -40,7 +41,7 @@ def local(workers: int, gpus: bool = False) -> Iterator[distributed.Client]:
     """A client of so many processes on this machine, which share its processors, or have a GPU each; they end with the block.
     They listen on this machine alone, and to nobody without the certificate of the block. Raises UnsupportedError."""
     security = certificates()
-    threads = max(1, (len(os.sched_getaffinity(0))) // workers)
+    threads = max(1, default_threads() // workers)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(workers)))).split(",")
     closed = {"host": HOST, "protocol": "tls", "security": security, "dashboard": False, "dashboard_address": f"{HOST}:0"}
 

@@ -7,7 +7,6 @@ is being written from what was left.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import re
 import secrets
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ooc.errors import StoreError
+from ooc.files.locks import lock, try_lock
 
 PART = ".part"  # in the name of a file that is not complete yet, and then some digits
 INCOMPLETE = re.compile(rf"(.+){re.escape(PART)}[0-9a-f]{{8}}", re.DOTALL)
@@ -53,7 +53,7 @@ def beside(path: Path) -> Iterator[Path]:
         folder = path.with_name(_part_of(path.name))
         folder.mkdir(0o700)
         fd = os.open(folder, os.O_RDONLY)
-        _lock(fd)
+        lock(fd)
         if os.fstat(fd).st_nlink:
             break
         os.close(fd)  # swept before it was locked
@@ -69,7 +69,7 @@ def turns(folder: Path) -> Iterator[None]:
     """One process at a time, of those that do something in a folder; where the file system has no locks, all at once."""
     fd = os.open(folder, os.O_RDONLY)
     try:
-        _lock(fd)
+        lock(fd)
         yield
     finally:
         os.close(fd)
@@ -80,12 +80,7 @@ def claimed(folder: Path) -> Iterator[None]:
     """A folder that one process has at a time, on a file system with locks. Raises BlockingIOError where another one has it."""
     fd = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass
+        try_lock(fd)
         yield
     finally:
         os.close(fd)
@@ -174,7 +169,7 @@ def _part(path: Path) -> tuple[Path, BinaryIO]:
     while True:
         part = path.with_name(_part_of(path.name))
         file = open(part, "xb")  # noqa: SIM115 - whole closes it
-        _lock(file.fileno())
+        lock(file.fileno())
         if os.fstat(file.fileno()).st_nlink:
             return part, file
         file.close()  # swept before it was locked
@@ -184,12 +179,6 @@ def _part_of(name: str) -> str:
     return f"{name}{PART}{secrets.token_hex(4)}"
 
 
-def _lock(fd: int) -> None:
-    """Until it is closed; on a file system without locks nothing is swept."""
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
-
 def _sweep(left: Path) -> None:
     """Remove what nobody holds: a file, or a folder in which nothing was made but what its name says."""
     try:
@@ -197,14 +186,14 @@ def _sweep(left: Path) -> None:
     except OSError:
         return  # it is gone, or a link, or somebody else's
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    else:
+        if not try_lock(fd):
+            return  # without locks nobody knows whose it is
         if not left.is_dir():
             left.unlink(missing_ok=True)
         elif holds_only(left, {incomplete(left.name)}):
             shutil.rmtree(left, ignore_errors=True)
+    except BlockingIOError:
+        return
     finally:
         os.close(fd)
 

@@ -24,8 +24,10 @@ class SwapFile:
         self.path, self.fd, self.direct = f"the swap file in {where}", -1, -1
         try:
             self.fd = unnamed_file(where)
-            if nbytes:
+            if nbytes and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.fd, 0, nbytes)
+            else:  # macOS promises nothing: a full disk shows itself later
+                os.ftruncate(self.fd, nbytes)
         except OSError as error:
             self.close()
             raise StoreError(error.errno, f"{self.path}, of {nbytes} bytes: {error.strerror or error}") from error

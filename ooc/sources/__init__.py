@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ooc.errors import ArgumentError, OptionError, ShapeError, shown
+from ooc.errors import ArgumentError, OptionError, ShapeError, UnsupportedError, shown
 from ooc.files.reached import regular
 from ooc.sources.base import FileSource
 from ooc.sources.checks import numeric, sizes
@@ -27,6 +27,7 @@ from ooc.sources.place import NewTensor, TensorPath, place, writable
 from ooc.sources.position import Position, checked
 from ooc.sources.protocol import Source
 from ooc.sources.pyramids import create_pyramid
+from ooc.sources.remote import is_remote, is_writable
 from ooc.sources.tiff import create_tiff, open_tiff
 from ooc.sources.view import View, select
 from ooc.sources.zarr_arrays import create_zarr, open_zarr
@@ -88,6 +89,8 @@ def open(path: str | os.PathLike[str], mode: str = "r", *, trust: bool = False) 
         raise OptionError(f"trust: expected True or False, got {shown(trust)}")
     at = replace(place(path), trust=trust)
     regular(at.file, at.text)
+    if mode == "r+" and is_remote(at.file) and not is_writable(at.file):
+        raise UnsupportedError(f"{at.text}: is only read; open it with mode='r'")
     source = OPENERS[at.kind](at, mode == "r+")
     source.trust = trust
     if at.slices is None:

@@ -90,7 +90,7 @@ class Indexed:
         """All of it."""
         if copy is False:
             raise ValueError("a tensor in a file has no array that is no copy")
-        values: Array = self[...]
+        values: Array = np.asarray(self[...])  # of a tensor without axes a number
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def _select(self, picked: Sequence[range], out: Array) -> None:

@@ -17,7 +17,7 @@ from ooc.sources.around import innermost
 from ooc.sources.arrays import ArraySource
 from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
-from ooc.sources.drafts import check_free, discard, draft_of, mark, publish, tidy
+from ooc.sources.drafts import check_free, discard, draft_of, mark, publish, published, tidy
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
 from ooc.sources.objects import NODES
 from ooc.sources.ome_zarr import announce, complete
@@ -26,6 +26,7 @@ from ooc.sources.protocol import Source
 from ooc.sources.raw import RawSource
 from ooc.sources.remote import Store, is_remote
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
+from ooc.sources.zarr_metadata import MOST_JSON
 
 ROOMS: dict[str, Callable[[TensorPath, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
 
@@ -85,7 +86,8 @@ def _drafting(path: str, overwrite: bool) -> Iterator[Path]:
         put(path, room, overwrite)
     except BaseException:
         with suppress(OocError):
-            discard(path, beside(path, room))
+            if not published(path, beside(path, room)):
+                discard(path, beside(path, room))
         raise
 
 
@@ -126,7 +128,7 @@ def _publish(at: TensorPath, draft: TensorPath, overwrite: bool, told: Callable[
     """The same across a network, where a tensor lies at its place already, unseen."""
     with faults(at.text, "creating"):
         version = complete(file_of(draft)) if at.is_ome else 0
-        zarr_room(at, overwrite, file_of(draft))
+        zarr_room(at, overwrite)
         if at.is_label:
             announce(at, version, listed=False)
         else:
@@ -208,10 +210,11 @@ def folder_of_file(source: Source) -> str:
 
 def state_of(path: str) -> dict[str, Any]:
     """Bytes and time of change of a file; of a folder those of all files in it, by their names; of one across a network what its
-    node says, and when that was written, as listings tell no more. Raises StoreError."""
+    node says, and which version of that it is, as listings tell no more. Raises StoreError."""
     if is_remote(path):
         store = Store(path)
-        return {"versions": [store.version(name) for name in NODES]}
+        told = hashlib.blake2b(b"".join(store.read(name, MOST_JSON) or b"" for name in NODES), digest_size=16)
+        return {"versions": [store.version(name) for name in NODES], "says": told.hexdigest()}
     try:
         if not os.path.isdir(path):
             status = os.stat(path)

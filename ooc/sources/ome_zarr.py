@@ -14,10 +14,10 @@ from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError
 from ooc.files.whole import turns
 from ooc.ir.region import Region
 from ooc.sources.checks import faults
-from ooc.sources.drafts import begin
+from ooc.sources.drafts import begin, claim
 from ooc.sources.geometry import ORDER, Spacing, geometry_of, in_order, laid
 from ooc.sources.levels import coarse_shape, coarser, fill
-from ooc.sources.objects import is_there
+from ooc.sources.objects import is_node, is_there
 from ooc.sources.place import LABELS, NewTensor, TensorPath, home, place
 from ooc.sources.protocol import Array
 from ooc.sources.remote import is_remote
@@ -121,15 +121,17 @@ def create_ome(at: TensorPath, tensor: NewTensor) -> OmeSource:
     needed(at, version)
     make_room(at, tensor.overwrite)
     spacings = laid(tensor.axes, geometry_of(tensor.like), tensor.position)
-    names = begin(at.text, folder).levels if at.is_draft else ""
+    _, names = begin(home(at.text), folder, tensor.overwrite, len(tensor.shape)) if at.is_draft else ("", "")
     image = Image(folder, version, tensor.axes, label, spacings, names)
     with faults(at.text, "creating"):
         if label and not at.is_draft:
             announce(at, version)
         image.store_array(0, tensor.shape, tensor.dtype, chunks)
         image.store([[1] * len(tensor.axes)])
+        if at.is_draft:
+            claim(home(at.text), folder, tensor.overwrite)
     root = "" if is_remote(at.file) else os.path.realpath(at.file)
-    source = OmeSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", root)
+    source = OmeSource(home(at.text), array_at(at.text, at.file, at.inside), True, "writing zarr", root)
     source.zeros, source.image, source.geometry = not is_remote(at.file), image, dict(zip(tensor.axes, spacings, strict=True))
     return source
 
@@ -161,9 +163,7 @@ def announce(at: TensorPath, version: int, listed: bool = True) -> None:
     if not is_there(at.file):
         store_group(at.file, version, {})
     with _alone(above):  # others may add theirs
-        told: dict[str, Any] = {}
-        with suppress(OocError, OSError):
-            _, told = attributes_of(at.text, above)
+        told = attributes_of(at.text, above)[1] if is_node(above) else {}
         ours = told.get("ome") if version == 3 else told
         ours = ours if isinstance(ours, dict) else {}
         known = [n for n in ours.get(LABELS) or () if n != name] if isinstance(ours.get(LABELS), list) else []

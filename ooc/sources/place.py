@@ -49,7 +49,7 @@ class TensorPath:
     @property
     def is_ome(self) -> bool:
         """Whether it is a new image with levels, or labels of one."""
-        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not home(self.inside) or self.is_label)
+        return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and (not self.named or self.is_label)
 
     @property
     def is_pyramid(self) -> bool:
@@ -64,12 +64,17 @@ class TensorPath:
     @property
     def is_draft(self) -> bool:
         """Whether it is a tensor across a network that is not whole yet."""
-        return home(self.inside) != self.inside
+        return self.named != self.inside
+
+    @property
+    def named(self) -> str:
+        """What follows the file's name, without what it is a draft by."""
+        return home(self.file + self.inside)[len(self.file) :]
 
     @property
     def is_label(self) -> bool:
         """Whether it is `image.ome.zarr/labels/name`."""
-        parts = [part for part in home(self.inside).split("/") if part]
+        parts = [part for part in self.named.split("/") if part]
         return self.kind == "zarr" and self.file.lower().endswith(".ome.zarr") and len(parts) == 2 and parts[0] == LABELS
 
 
@@ -99,11 +104,11 @@ def place(path: str | os.PathLike[str]) -> TensorPath:
 def home(folder: str) -> str:
     """The folder that a draft is of; any other folder itself.
 
-    >>> home("s3://bucket/x.zarr/.draft-0a1b"), home("x.zarr/0")
-    ('s3://bucket/x.zarr', 'x.zarr/0')
+    >>> home("s3://bucket/x.zarr/.draft-0a1b"), home("x.zarr/.draft-0")
+    ('s3://bucket/x.zarr', 'x.zarr/.draft-0')
     """
     above, _, name = folder.rstrip("/").rpartition("/")
-    return above if name.startswith(DRAFT) else folder
+    return above if name.startswith(DRAFT) and is_remote(folder) else folder
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 URL = re.compile(r"(s3|https?)://([^/?#\s]+)(/[^?#]*)?", re.IGNORECASE)
 RETRIES = {"max_retries": 8, "initial_delay": "100ms", "max_delay": "4s"}  # some 15 seconds in all
 CONTEXT = {"cache_pool": {"total_bytes_limit": 0}, "s3_request_retries": RETRIES, "http_request_retries": RETRIES}
-MISSING = ("PERMISSION_DENIED", "NOT_FOUND")  # what servers answer of keys that are not there
+PATIENCE = 120  # seconds for an answer
 
 
 def is_remote(path: str) -> bool:
@@ -27,7 +27,8 @@ def check_url(text: str) -> None:
     match = SCHEME.match(text)
     if match is not None and match[1].lower() not in ("s3", "https", "http"):
         raise UnsupportedError(f"path: {text}: expected s3:// or https://; copy it here, or mount the store")
-    if match is not None and (not URL.fullmatch(text) or ".." in text.split("/")):
+    parts = text[match.end() :].rstrip("/").split("/") if match is not None else ()
+    if match is not None and (not URL.fullmatch(text) or {"", ".", ".."} & {*parts} or match[0] != match[0].lower()):
         raise ArgumentError(f"path: {text}: expected s3://bucket/path or https://host/path, without a query")
 
 
@@ -50,11 +51,27 @@ def spec_of(folder: str) -> dict[str, Any]:
         spec["aws_region"] = region or "us-east-1"
     if endpoint:
         spec["endpoint"] = endpoint
-    if os.environ.get("AWS_NO_SIGN_REQUEST", "").lower() in ("yes", "true", "1"):
+    profile = os.environ.get("AWS_PROFILE")
+    if is_anonymous():
         spec["aws_credentials"] = {"type": "anonymous"}
     elif os.environ.get("AWS_ACCESS_KEY_ID"):
         spec["aws_credentials"] = {"type": "environment"}
+    else:
+        spec["aws_credentials"] = {"type": "default", **({"profile": profile} if profile else {})}
     return spec
+
+
+def is_anonymous() -> bool:
+    """Whether buckets are asked without credentials."""
+    return os.environ.get("AWS_NO_SIGN_REQUEST", "").lower() in ("yes", "true", "1")
+
+
+def answer(future: Any) -> Any:
+    """What a store answers. Raises StoreError where it does not, long after all that it was asked again."""
+    try:
+        return future.result(timeout=PATIENCE)
+    except TimeoutError:
+        raise StoreError(f"no answer within {PATIENCE} seconds") from None
 
 
 class Store:
@@ -66,23 +83,24 @@ class Store:
     """
 
     def __init__(self, folder: str, path: str = "") -> None:
-        self.path = path or folder
+        self.folder, self.path = folder, path or folder
         tensorstore = library("tensorstore", self.path, "a store across a network", "remote")
         self._range = tensorstore.KvStore.KeyRange
         with faults(self.path, "opening"):
-            self._keys = tensorstore.KvStore.open(spec_of(folder), context=tensorstore.Context(CONTEXT)).result()
+            self._keys = answer(tensorstore.KvStore.open(spec_of(folder), context=tensorstore.Context(CONTEXT)))
+        self._hides = not is_writable(folder) or is_anonymous()  # who may not list keys is denied those that are not there
 
     def read(self, name: str, most: int) -> bytes | None:
         """An object; None: there is none, or none that is shown. Raises StoreError, for one of more bytes too."""
         with faults(self.path, f"reading {name}"):
             try:
-                held = self._keys.read(name, byte_range=slice(0, most + 1)).result()
+                held = answer(self._keys.read(name, byte_range=slice(0, most + 1)))
             except ValueError as error:
-                if str(error).startswith(MISSING):
+                if self._hides and str(error).startswith("PERMISSION_DENIED"):
                     return None
                 if not str(error).startswith("OUT_OF_RANGE"):
                     raise
-                held = self._keys.read(name).result()  # it has fewer bytes, of which servers may speak so
+                held = answer(self._keys.read(name))  # it has fewer bytes
         if held.state != "value":
             return None
         if len(held.value) > most:
@@ -92,29 +110,29 @@ class Store:
     def version(self, name: str) -> str:
         """What tells an object from what it was and will be; "": there is none."""
         with faults(self.path, f"reading {name}"):
-            held = self._keys.read(name).result()
+            held = answer(self._keys.read(name))
         return held.stamp.generation.hex() if held.state == "value" else ""
 
     def write(self, name: str, content: bytes) -> None:
         """Put an object, whole at once."""
         with faults(self.path, f"writing {name}"):
-            self._keys.write(name, content).result()
+            answer(self._keys.write(name, content))
 
     def names(self, prefix: str = "") -> list[str]:
         """Of all objects, of those below it too, that begin so."""
         with faults(self.path, "listing"):
-            return [key.decode() for key in self._keys.list(self._within(prefix)).result()]
+            return [key.decode() for key in answer(self._keys.list(self._within(prefix)))]
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; whether they are there does not matter."""
         with faults(self.path, "removing"):
             for pending in [self._keys.write(name, None) for name in names]:
-                pending.result()
+                answer(pending)
 
     def clear(self, prefix: str = "") -> None:
         """Remove all objects that begin so."""
         with faults(self.path, "removing"):
-            self._keys.delete_range(self._within(prefix)).result()
+            answer(self._keys.delete_range(self._within(prefix)))
 
     def _within(self, prefix: str) -> Any:
         """All keys that begin so: those before the first that does not."""

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,11 @@ from ooc.files.reached import inside as within
 from ooc.ir.region import Region, slices
 from ooc.sources.base import FileSource
 from ooc.sources.checks import check_unit, faults, library, sizes
-from ooc.sources.drafts import begin
+from ooc.sources.drafts import begin, claim, foreign, levels_begun
 from ooc.sources.objects import NODES, entries, files_below, is_node, is_there, put_content, remove_all
 from ooc.sources.place import DRAFT, NewTensor, TensorPath, exists, home
 from ooc.sources.protocol import Array
-from ooc.sources.remote import CONTEXT, is_remote, spec_of
+from ooc.sources.remote import CONTEXT, answer, is_remote, spec_of
 from ooc.sources.units import batches, inside
 from ooc.sources.zarr_metadata import MOST_SHARD, Metadata, array_at, array_json, levels_of, node
 
@@ -52,13 +52,13 @@ class _TensorStore:
         draft = home(meta.folder) != meta.folder  # whose array says nothing of itself yet
         if draft:
             spec["metadata"] = node(path, meta.folder)[1]
-        self.array = ts.open(spec, open=True, read=True, write=writable, assume_metadata=draft).result()
+        self.array = answer(ts.open(spec, open=True, read=True, write=writable, assume_metadata=draft))
 
     def read(self, region: Region, out: Array) -> None:
-        out[...] = self.array[slices(region)].read().result()
+        out[...] = answer(self.array[slices(region)].read())
 
     def write(self, region: Region, array: Array) -> None:
-        self.array[slices(region)].write(array).result()
+        answer(self.array[slices(region)].write(array))
 
 
 class _Zarr:
@@ -162,7 +162,7 @@ def open_zarr(at: TensorPath, writable: bool) -> ZarrSource:
     meta = array_at(at.text, at.file, at.inside)
     for name in (".", "zarr.json", ".zarray", ".zattrs") if root else ():
         within(os.path.join(meta.folder, name), root, at.text)
-    return ZarrSource(at.text, meta, writable, root=root)
+    return ZarrSource(home(at.text), meta, writable, root=root)
 
 
 def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
@@ -172,12 +172,14 @@ def create_zarr(at: TensorPath, tensor: NewTensor) -> ZarrSource:
     chunks, shards = chunks_of(at.text, tensor)
     needed(at)
     make_room(at, tensor.overwrite)
-    separator = begin(at.text, folder_of(at)).separator if at.is_draft else "/"
+    names, _ = begin(home(at.text), folder_of(at), tensor.overwrite, len(tensor.shape)) if at.is_draft else (("default", "/"), "")
     make_groups(at)
     with faults(at.text, "creating"):
-        store(folder_of(at), 3, array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes, separator))
+        store(folder_of(at), 3, array_json(tensor.shape, tensor.dtype, chunks, shards, tensor.axes, names))
+        if at.is_draft:
+            claim(home(at.text), folder_of(at), tensor.overwrite)
     root = "" if is_remote(at.file) else os.path.realpath(at.file)
-    source = ZarrSource(at.text, array_at(at.text, at.file, at.inside), True, "writing zarr", root)
+    source = ZarrSource(home(at.text), array_at(at.text, at.file, at.inside), True, "writing zarr", root)
     source.zeros = not is_remote(at.file)
     return source
 
@@ -235,27 +237,34 @@ def folder_of(at: TensorPath) -> str:
     return os.path.join(at.file, *[part for part in at.inside.partition(":")[0].split("/") if part])
 
 
-def zarr_room(at: TensorPath, overwrite: bool, draft: str = "") -> None:
+def zarr_room(at: TensorPath, overwrite: bool) -> None:
     """Raise ArgumentError where something is there that is not to be replaced: only an array is, an empty group, or by an image
-    another that holds levels alone. draft: of the image, whose levels are there already."""
+    another that holds levels alone."""
     if at.is_draft:
         return  # its node was looked at
     folder = folder_of(at)
     outer = next((above for above in _above(at.file, folder) if _is_array(above)), None)
     if outer is not None:
         raise ArgumentError(f"{at.text}: {outer} is an array, in which no other is made")
-    if not is_there(folder):
+    remote = is_remote(folder)
+    if remote and not is_node(folder):
+        _check_held(at, foreign(at.text, folder), folder)
+        return
+    if not remote and not is_there(folder):
         return
     if not overwrite:
         raise exists(at.text)
     if os.path.islink(folder) or not is_node(folder):
         raise ArgumentError(f"{at.text}: is no Zarr array or group, and is not replaced")
-    levels = levels_of(folder) | (levels_of(draft) if draft else set()) if at.is_ome else ()
-    held = [name for name in _held(folder) if name not in levels]
+    levels = levels_of(folder) | (levels_begun(at.text, folder) if remote else set()) if at.is_ome else ()
+    _check_held(at, [name for name in _held(folder) if name not in levels], at.text)
+
+
+def _check_held(at: TensorPath, held: Sequence[str], above: str) -> None:
     if held:
         raise ArgumentError(
             f"{at.text}: holds {', '.join(held[:3])}{' and more' if held[3:] else ''}, and is not replaced; name an array in it, "
-            f"as in {at.text}/name"
+            f"as in {above}/name"
         )
 
 

@@ -222,9 +222,10 @@ def _array2(path: str, folder: str, raw: dict[str, Any], axes: str) -> Metadata:
 
 def array_json(
     shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...], shards: tuple[int, ...] | None, axes: str,
-    separator: str = "/",
+    names: tuple[str, str] = ("default", "/"),
 ) -> dict[str, Any]:  # fmt: skip
-    """The zarr.json of a new array: zstd, little-endian, zeros where nothing was written. separator: in names of chunks."""
+    """The zarr.json of a new array: zstd, little-endian, zeros where nothing was written. names: of chunks, encoding and
+    separator."""
     endian = {"name": "bytes", **({"configuration": {"endian": "little"}} if dtype.itemsize > 1 else {})}
     codecs: list[dict[str, Any]] = [endian, {"name": "zstd", "configuration": {"level": 3, "checksum": False}}]
     if shards:
@@ -232,7 +233,7 @@ def array_json(
         inner = {"chunk_shape": [*chunks], "codecs": codecs, "index_codecs": index, "index_location": "end"}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
     grid = {"name": "regular", "configuration": {"chunk_shape": [*(shards or chunks)]}}
-    fill, keys = FILL.get(dtype.kind, 0), {"name": "default", "configuration": {"separator": separator}}
+    fill, keys = FILL.get(dtype.kind, 0), {"name": names[0], "configuration": {"separator": names[1]}}
     return {
         "zarr_format": 3, "node_type": "array", "shape": [*shape], "data_type": dtype.name, "chunk_grid": grid,
         "chunk_key_encoding": keys, "fill_value": fill, "codecs": codecs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc.errors import ArgumentError, ShapeError, StoreError
+from ooc.errors import ArgumentError, OocError, ShapeError, StoreError
+from ooc.files.locks import try_lock
 from ooc.files.whole import beside, incomplete, move, sweep
 from ooc.ir.op import numpy_dtype
 from ooc.networks.build import Built
@@ -28,6 +28,7 @@ from ooc.runtime.device import Device
 from ooc.runtime.journal import store
 from ooc.runtime.version import VERSION
 from ooc.sources.beside import check_place
+from ooc.sources.drafts import discard
 from ooc.sources.remote import is_remote
 from ooc.workers.believed import wrong
 from ooc.workers.cut import UNITS, Cutter, whole
@@ -101,11 +102,10 @@ def at_work(folder: Path, shared: bool = False) -> Iterator[None]:
     the file system has no locks all do."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):
-            try:
-                fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Busy(f"{folder}: another process is at work there; wait for it, or share the work by parts") from None
+        try:
+            try_lock(fd, shared)
+        except BlockingIOError:
+            raise Busy(f"{folder}: another process is at work there; wait for it, or share the work by parts") from None
         yield
     finally:
         os.close(fd)
@@ -121,7 +121,10 @@ def at_work_too(folder: Path) -> Iterator[None]:
 
 
 def run_folder(result: Where, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """The folder of a run: one that is wanted, else the one beside the result; None: across a network there is none."""
+    """The folder of a run: one that is wanted, else the one beside the result; None: across a network there is none. Raises
+    ArgumentError."""
+    if folder and is_remote(os.fspath(folder)):
+        raise ArgumentError(f"folder: {os.fspath(folder)}: expected one on a disk, which all workers see")
     if not folder and is_remote(result.file):
         return None
     return Path(folder or f"{result.beside}{FOLDER}").absolute()
@@ -150,7 +153,7 @@ def begun(request: WorkRequest, folder: Path) -> WorkFolder:
     """A new run; what another one left in the folder goes. Raises OocError."""
     result = request.result
     if result.made:
-        check_place(result.where.path, result.overwrite)
+        check_place(result.where.path, result.overwrite, _making(folder))
     about = planned(request)
     if os.path.lexists(folder):
         remove(folder)
@@ -184,8 +187,25 @@ def remove(folder: Path) -> None:
     """Remove what a run left; raises ArgumentError for a folder that is none of a run."""
     if not _of_run(folder):
         raise ArgumentError(f"{folder}: is no folder of a run, and is not replaced")
+    _discard_draft(folder)
     with beside(folder) as room:
         os.rename(folder, room / folder.name)  # at once, so that no half of it is left
+
+
+def _making(folder: Path) -> Path | None:
+    """Where an older run makes its result; None: there is none."""
+    with suppress(OocError):
+        return WorkFolder(folder).making
+    return None
+
+
+def _discard_draft(folder: Path) -> None:
+    """What a run has begun across a network goes with it, as what it has begun in its folder does."""
+    with suppress(OocError):
+        work = WorkFolder(folder)
+        where = work.about.result.where
+        if is_remote(where.file) and not work.placed:
+            discard(where.path, work.about.result.within(work.making).path)
 
 
 def _of_run(folder: Path) -> bool:

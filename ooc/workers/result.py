@@ -11,6 +11,7 @@ from typing import Any
 from ooc.files.records import record
 from ooc.sources import Source, create
 from ooc.sources.beside import beside
+from ooc.sources.remote import is_remote
 from ooc.workers.where import ALONE, Where
 
 
@@ -51,6 +52,7 @@ class Result:
             like = stack.enter_context(record(Where, self.made["like"]).open()) if self.made["like"] else None
             source = create(
                 self.within(folder).path, self.made["shape"], self.made["dtype"], self.made["axes"], like=like,
-                position=self.made.get("position"), overwrite=True, ome=self.made.get("ome", ""),
+                position=self.made.get("position"), overwrite=self.overwrite or not is_remote(self.where.file),
+                ome=self.made.get("ome", ""),
             )  # fmt: skip
             return self.where.turned(source)

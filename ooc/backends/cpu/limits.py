@@ -9,6 +9,7 @@ from pathlib import Path
 
 # Where groups lie, and what holds the limit of one: version 2, alone and beside version 1; version 1.
 UNIFIED = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+UNKNOWN = 1 << 62  # bytes of a machine that does not tell
 MAXIMUM, FIRST, FIRST_MAXIMUM = "memory.max", "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 
 
@@ -16,8 +17,15 @@ MAXIMUM, FIRST, FIRST_MAXIMUM = "memory.max", "sys/fs/cgroup/memory", "memory.li
 def memory_limit(root: Path = Path("/")) -> int:
     """Bytes: the least of the machine's and of the limits of the process's control group and of all above it. root: of the
     system's files."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min((physical, *_limits(root)))
+    return min((memory("SC_PHYS_PAGES") or UNKNOWN, *_limits(root)))
+
+
+def memory(pages: str) -> int:
+    """Bytes of pages that the system counts; 0 where it does not: Windows counts none, macOS not those that are free."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf(pages)
+    except (AttributeError, ValueError):
+        return 0
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -1,1 +1,2 @@
-"""`ooc demo`: VGG16's first block on an image that does not fit the budget (`run.py`), and its check (`check.py`)."""
+"""`ooc demo`: a trained network on a picture in a file (`denoise.py`); larger, VGG16's first block on an image of several GB
+(`run.py`), and its check (`check.py`)."""

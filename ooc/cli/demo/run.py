@@ -1,4 +1,4 @@
-"""`ooc demo`: VGG16's first block on an image of several GB, from file to file, under a small memory budget.
+"""`ooc demo --large`: VGG16's first block on an image of several GB, from file to file, under a small memory budget.
 
 The image is made of a photograph that matplotlib ships; the result is checked against NumPy in float64 on windows at
 the corners, on the edges, across the seams of tiles, and at random.
@@ -22,6 +22,7 @@ import numpy as np
 
 import ooc
 from ooc.cli.demo.check import CHANNELS, BlockWeights, check, make_weights, windows
+from ooc.cli.demo.denoise import check_target
 from ooc.cli.demo.image import make_image, photograph
 from ooc.cli.demo.picture import draw
 from ooc.cli.doctor import file_system
@@ -74,7 +75,7 @@ def run_demo(
     width, height = parse_size(size)
     for file in (png, trace):
         if file is not None:
-            _check_target(Path(file))
+            check_target(Path(file))
     photo, device, stages = photograph(), ooc.device("cpu", budget, threads=threads), _stages(width, height)
     plans = _show_plans(stages, device)
     _check_tiles(plans, budget)
@@ -142,12 +143,6 @@ def _default_directory() -> Path:
     usual, large = tempfile.gettempdir(), "/var/tmp"
     in_memory = file_system(usual) in ("tmpfs", "ramfs") and "TMPDIR" not in os.environ
     return Path(large if in_memory and os.access(large, os.W_OK) else usual)
-
-
-def _check_target(file: Path) -> None:
-    """Refuse a file that could not be written at the end, before the minutes of work."""
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ooc.StoreError(f"{file}: cannot be written; give another file (--png, --trace)")
 
 
 def _check_tiles(plans: list[ooc.Plan], budget: object) -> None:
