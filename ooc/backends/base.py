@@ -49,6 +49,7 @@ class Backend(Protocol):
     copy_threads: int  # for copies between pageable memory and the staging ring
     index: int  # of the device among those of its kind
     capability: str  # of a CUDA device, such as 9.0; empty elsewhere
+    parts_filters: bool  # its kernels serve tiles of some of a filter's taps
     behind: frozenset[str]  # lanes whose steps are issued at once and done later
 
     def bare(self) -> Backend | None:

@@ -14,8 +14,9 @@ from ooc.backends.base import algorithms_of
 from ooc.backends.families import Family
 from ooc.backends.views import Pieces, dense, lift_spatial
 from ooc.ir.op import Block, Operand, aligned, crop
-from ooc.ir.region import Sizes, Tile, extents
+from ooc.ir.region import Region, Sizes, Tile, extents
 from ooc.ops import ACTIVATIONS, Convolution
+from ooc.ops.conv_base import PART
 
 ROLES = {  # the operands of each pass that play x, w and y
     "conv.fprop": ("x", "w", "y"),
@@ -43,8 +44,17 @@ class ConvCall:
         pads = zip(regions[0][2:], regions[2][2:], self.op.stride, self.op.pad, strict=True)
         # Where the tile's x begins, seen from its first window; a tile without positions has no pad to speak of.
         pad = tuple([max(0, x + before - y * stride) for (x, _), (y, _), stride, (before, _) in pads])
+        if self.op.parted:
+            pad = (max(0, self._first_pad(regions, tile)), *pad[1:])
         stamp = blocks[self.roles[1]].stamp if arrays[1].shape == blocks[self.roles[1]].array.shape else 0
         return arrays, lift_spatial(pad, 0), tile["g"].extent if "g" in tile else 1, stamp
+
+
+    def _first_pad(self, regions: list[Region], tile: Tile) -> int:
+        """The local pad along the first axis, of windows that begin at the tile's first tap."""
+        op = self.op
+        begin = regions[2][2].lo * op.stride[0] - op.pad[0][0] + tile[PART].lo * op.dilation[0]
+        return regions[0][2].lo - begin if regions[0][2].extent else 0
 
 
 class _Facts(NamedTuple):
@@ -64,7 +74,7 @@ class _Facts(NamedTuple):
 @lru_cache(1024)
 def _facts(op: Convolution) -> _Facts:
     roles = ROLES[op.kind]
-    padded = any(map(any, op.pad)) or (op.kind == "conv.dgrad" and max(*op.taps, *op.stride) > 1)
+    padded = op.parted or any(map(any, op.pad)) or (op.kind == "conv.dgrad" and max(*op.taps, *op.stride) > 1)
     operands = {o.name: o for o in op.operands}
     return _Facts(
         op.kind.removeprefix("conv."), roles, tuple(operands[role] for role in roles), op.outputs[0].name, op.state[0].name,

@@ -86,6 +86,7 @@ class FamilyBackend:
 
     families: Mapping[str, Family]
     means: Any
+    parts_filters = False
 
     def offers(self, op: Op, in_place: Names = NOWHERE) -> tuple[Offer, ...]:
         """The ways to compute an op, best first. in_place: the operands that are used in place."""

@@ -215,6 +215,35 @@ class Window:
 
 
 @dataclass(frozen=True)
+class PartWindow:
+    """Output positions and some of a window's places -> their receptive field.
+
+    Output i reads inputs i*stride - pad + t*dilation for the t of the dim `part`.
+    """
+
+    dim: str
+    part: str
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.dim, self.part)
+
+    def span(self, tile: Tile) -> Span:
+        (lo, hi), (first, end) = tile[self.dim], tile[self.part]
+        begin = -self.pad + first * self.dilation
+        return Span(lo * self.stride + begin, (hi - 1) * self.stride + begin + (end - first - 1) * self.dilation + 1)
+
+    def extent(self, sizes: Sizes) -> Any:
+        return (sizes[self.dim] - 1) * self.stride + (sizes[self.part] - 1) * self.dilation + 1
+
+    def line(self) -> Line | None:
+        return None
+
+
+@dataclass(frozen=True)
 class Unwindow:
     """Input positions -> every output whose window touches them: the preimage of `Window`.
 

@@ -21,12 +21,17 @@ GATHERING = {"native": 3, "native_lean": 3}
 PACKING = {"native_lean": 25}
 
 
+PART = "r"  # the loop dim of taps along the first spatial axis
+LEAST_PARTED, MANY_TAPS = 8, 512  # taps along that axis, and of a filter, from which on it may pay to have some in a tile
+
+
 @dataclass(frozen=True)
 class Convolution(SpatialOp):
     """The sizes that all passes of a convolution share, in the terms of its forward pass.
 
     x: n x c x extent, w: k x c/groups x taps, y: n x k x out. Descriptor: `conv.PASS n= c= [[d=] h=] w= k= [[t=] r=] s=
-    [stride=] [dilation=] [pad=] [bias=1] [act=] [coef=] [groups=] [dtype=] [layout=]`.
+    [stride=] [dilation=] [pad=] [bias=1] [act=] [coef=] [groups=] [dtype=] [layout=] [parted=1]`. parted: whether tiles may have
+    some of the taps along the first spatial axis, which the loop dim `PART` counts; only sums over channels and taps do.
     """
 
     n: int
@@ -43,6 +48,7 @@ class Convolution(SpatialOp):
     groups: int = 1
     dtype: str = "f32"
     layout: str = "channels_first"
+    parted: bool = False
 
     quiet: ClassVar[dict[str, int]] = {"stride": 1, "dilation": 1}
     vectored: ClassVar[str]  # the channels of which kernels compute many at a time
@@ -93,6 +99,10 @@ class Convolution(SpatialOp):
         axes = zip(self.extent, self.taps, self.stride, self.dilation, self.pad, strict=True)
         return tuple(out_extent(*axis) for axis in axes)
 
+    def taps_of(self, sizes: Sizes) -> tuple[Any, ...]:
+        """How many taps tiles of these sizes have along each axis."""
+        return (sizes[PART], *self.taps[1:]) if self.parted else self.taps
+
     @property
     def c_axis(self) -> AxisMap:
         """Axis map of x's channels."""
@@ -115,7 +125,8 @@ class Convolution(SpatialOp):
 
     def filters(self, name: str) -> Operand:
         """The filters, or their gradient."""
-        axes = (self.k_axis, Along("c"), *map(Whole, self.taps))
+        first: AxisMap = Along(PART) if self.parted else Whole(self.taps[0])
+        axes = (self.k_axis, Along("c"), first, *map(Whole, self.taps[1:]))
         return Operand(name, (self.k, self.c // self.groups, *self.taps), self.dtype, axes, self.memory_order)
 
     def summed(self, output: Operand) -> tuple[Operand, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 from ooc.cache import cached_property
 from ooc.errors import ArgumentError
 from ooc.ir.op import Block, Operand, compute_dtype, crop, fit
-from ooc.ir.region import Along, Sizes, Tile, Window
-from ooc.ops.conv_base import Convolution
+from ooc.ir.region import Along, AxisMap, PartWindow, Sizes, Tile, Window
+from ooc.ops.conv_base import LEAST_PARTED, MANY_TAPS, PART, Convolution
 from ooc.ops.registry import register
 from ooc.ops.spatial import OUT, channel_dims
 
@@ -25,7 +25,8 @@ class OverOutput(Convolution):
     @cached_property
     def dims(self) -> dict[str, int]:  # type: ignore[override]
         spatial = dict(zip(OUT[self.rank], self.out, strict=True))
-        return {"n": self.n, **channel_dims(self.k, self.groups), **spatial, "c": self.c // self.groups}
+        part = {PART: self.taps[0]} if self.parted else {}
+        return {"n": self.n, **channel_dims(self.k, self.groups), **spatial, "c": self.c // self.groups, **part}
 
     @property
     def walked(self) -> str:
@@ -34,7 +35,10 @@ class OverOutput(Convolution):
     @cached_property
     def x(self) -> Operand:
         spatial = zip(OUT[self.rank], self.taps, self.stride, self.dilation, self.pad, strict=True)
-        return self.like_x("x", (Window(d, r, s, u, p[0]) for d, r, s, u, p in spatial))
+        maps: list[AxisMap] = [Window(d, r, s, u, p[0]) for d, r, s, u, p in spatial]
+        if self.parted:
+            maps[0] = PartWindow(OUT[self.rank][0], PART, self.stride[0], self.dilation[0], self.pad[0][0])
+        return self.like_x("x", maps)
 
     def y(self, name: str) -> Operand:
         """A tensor of the shape of y, walked over."""
@@ -45,7 +49,7 @@ class OverOutput(Convolution):
         return self.summed(self.outputs[0])
 
     def flops(self, sizes: Sizes) -> Any:
-        return 2 * math.prod(self.taps) * self.y("y").count(sizes) * sizes["c"]
+        return 2 * math.prod(self.taps_of(sizes)) * self.y("y").count(sizes) * sizes["c"]
 
     def touched_bytes(self, sizes: Sizes) -> Any:
         """Without the rows of x that strides and dilations leap over; of a row all counts, as memory comes in lines."""
@@ -66,7 +70,8 @@ class OverOutput(Convolution):
         inside = np.pad(np.ones(x.shape[2:], bool), around[2:])
         x = self.grouped(np.pad(x, around), tile)
         out = [tile[d].extent for d in OUT[self.rank]]
-        for tap in itertools.product(*map(range, self.taps)):
+        taps = self.taps_of({d: span.extent for d, span in tile.items()})
+        for tap in itertools.product(*map(range, taps)):
             spatial = zip(tap, out, self.stride, self.dilation, strict=True)
             index = tuple(slice(t * u, t * u + (o - 1) * s + 1, s) for t, o, s, u in spatial)
             yield tap, x[(..., *index)], inside[index]
@@ -80,8 +85,16 @@ class ConvFprop(OverOutput):
     kind = "conv.fprop"
     vectored = "k"
     fixed = ("w",)
-    reduce = ("c",)
     ordered = ("c",)
+
+    @property
+    def reduce(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("c", PART) if self.parted else ("c",)
+
+    @property
+    def may_be_parted(self) -> bool:
+        """Whether tiles of some of its taps may be faster, where there is little room."""
+        return not self.parted and self.taps[0] >= LEAST_PARTED and math.prod(self.taps) >= MANY_TAPS
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

@@ -58,6 +58,8 @@ class Convolved(Protocol):
     @property
     def walked(self) -> str: ...
 
+    def taps_of(self, sizes: Sizes) -> tuple[Any, ...]: ...
+
 
 class Segments(NamedTuple):
     """Of one tile, or of many.
@@ -105,12 +107,14 @@ def segments(op: Convolved, sizes: Sizes, kernel: str = "fft") -> Segments:
 def _candidates(op: Convolved, sizes: Sizes) -> Iterator[Segments]:
     line = LINE_BYTES // ITEM_BYTES[compute_dtype(op.dtype)]
     outs = [sizes[d] for d in op.walked]
-    reaches = [(r - 1) * u + 1 for r, u in zip(op.taps, op.dilation, strict=True)]
-    last = max((i for i, r in enumerate(reaches) if r > 1), default=0)
+    reaches = [(r - 1) * u + 1 for r, u in zip(op.taps_of(sizes), op.dilation, strict=True)]
+    turned = [r > 1 for r in op.taps]
+    last = max((i for i, along in enumerate(turned) if along), default=0)
     for ratio in RATIOS:
-        lengths = [_length(ratio, r, o) for r, o in zip(reaches, outs, strict=True)]
-        places = math.prod(-(-o // (n - r + 1)) for o, r, n in zip(outs, reaches, lengths, strict=True) if r > 1)
-        blocks = sizes["n"] * places * math.prod(o for o, r in zip(outs, reaches, strict=True) if r == 1)
+        lengths = [_length(ratio, r, o) if along else 1 for r, o, along in zip(reaches, outs, turned, strict=True)]
+        all_of = list(zip(outs, reaches, lengths, turned, strict=True))
+        places = math.prod(-(-o // (n - r + 1)) for o, r, n, along in all_of if along)
+        blocks = sizes["n"] * places * math.prod(o for o, _, _, along in all_of if not along)
         numbers = math.prod(lengths)
         frequencies = numbers // lengths[last] * (-(-(lengths[last] // 2 + 1) // line) * line)
         turning = numbers * (EACH + DOUBLING * np.log2(numbers)) * np.where(numbers > CACHED, SLOWER, 1)
@@ -119,7 +123,7 @@ def _candidates(op: Convolved, sizes: Sizes) -> Iterator[Segments]:
 
 def _length(ratio: float, reach: int, outputs: Any) -> Any:
     """The next length that transforms fast, not longer than a block of all outputs."""
-    return LENGTHS[np.searchsorted(LENGTHS, np.minimum(math.ceil(ratio * reach), outputs + reach - 1))] if reach > 1 else 1
+    return LENGTHS[np.searchsorted(LENGTHS, np.minimum(np.ceil(ratio * reach), outputs + reach - 1))]
 
 
 def _pairs(sizes: Sizes) -> Any:

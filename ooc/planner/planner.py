@@ -11,6 +11,7 @@ from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.model.cost import Model
+from ooc.ops import ConvFprop
 from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
@@ -18,6 +19,8 @@ from ooc.schedule.budget import Budget
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
+CROWDED = 1.5  # times what computing takes, from which on a plan suffers from the budget
+PARTED = 1.1  # times that tiles of some taps must be faster
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
@@ -68,7 +71,7 @@ class Planner:
         """The plan for an op in one piece. greedy: whether ooc_cuDNN's greedy point is looked at, too. Raises BudgetError or
         UnsupportedError."""
         key = op, self.budget(places, deterministic), greedy
-        return self._plans.get(key) or self._plans.keep(key, self._search(*key))
+        return self._plans.get(key) or self._plans.keep(key, self._parted(*key))
 
     def plans(self, op: Op, places: Mapping[str, Place], deterministic: bool = False) -> list[Plan]:
         """The plans for an op, one after the other: one in one piece, or of parts of a fused op where that is predicted
@@ -92,6 +95,18 @@ class Planner:
             return least_computing(op, self.backend.offers(op), self.model)
 
         return cut(op, own, least_seconds, self.limits.device_bytes) if isinstance(op, Fused) else [own(op)]
+
+    def _parted(self, op: Op, budget: Budget, greedy: bool) -> Plan:
+        """The plan of an op, or of one whose tiles have some of the taps of its filters, where that is faster."""
+        plan = self._search(op, budget, greedy)
+        limited = budget.device_bytes is not None and not budget.deterministic and self.backend.parts_filters
+        if not (limited and isinstance(op, ConvFprop) and op.may_be_parted):
+            return plan
+        least = least_computing(op, self.backend.offers(op), self.model)
+        if plan.predicted_seconds <= CROWDED * least:
+            return plan
+        parted = self._search(replace(op, parted=True), budget, greedy)
+        return parted if parted.predicted_seconds * PARTED < plan.predicted_seconds else plan
 
     def _search(self, op: Op, budget: Budget, greedy: bool) -> Plan:
         """The plan under a budget, or under the first of more generous ones that has any."""

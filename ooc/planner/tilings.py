@@ -91,9 +91,9 @@ def in_order(op: Op, sizes: Grid) -> Any:
 def orders(op: Op) -> list[tuple[str, ...]]:
     """Loop orders that differ in what they reuse: every nesting of positions, output channels and the reduction."""
     blocks = (
-        tuple(d for d in op.dims if d not in ("g", "k", "c")),
+        tuple(d for d in op.dims if d not in ("g", "k", "c", "r")),
         tuple(d for d in op.dims if d in ("g", "k")),
-        tuple(d for d in op.dims if d == "c"),
+        tuple(d for d in op.dims if d in ("c", "r")),
     )
     present = [b for b in blocks if b]
     return [tuple(itertools.chain(*nest)) for nest in itertools.permutations(present)]

@@ -62,6 +62,7 @@ class CpuBackend(FamilyBackend, HostBackend):
     streaming_bytes = 512 << 20  # enough to stream at full speed
     workspace_bytes = 128 << 20
     families = FAMILIES
+    parts_filters = True
 
     def __init__(self, threads: int | None = None, staged: bool = False) -> None:
         open_onednn()  # now, not in the first run: its pages would count as that run's memory

@@ -265,7 +265,7 @@ def _why_not_onednn(op: Op) -> str | None:
         return f"onednn: serves convolutions, not {op.kind}"
     if op.kind == "conv.wgrad":
         return "onednn: its wgrad was measured to be no faster than ours, and needs a copy of every operand"
-    if math.prod(op.taps) == 1 or op.c == op.k == op.groups:
+    if math.prod(op.taps) == 1 or op.parted or op.c == op.k == op.groups:
         # Measured: 1 x 1 ours 0.97 to 1.5 times as fast, depthwise 1 to 3 times.
         return "onednn: convolutions of one tap, and depthwise ones, are no faster by it, and need copies"
     if op.dtype != "f32":
@@ -312,7 +312,7 @@ def _sixteens(channels: Any) -> Any:
 
 
 def _why_not_lean(op: Op) -> str | None:
-    if not isinstance(op, Convolution) or op.c == op.k == op.groups:
+    if not isinstance(op, Convolution) or op.parted or op.c == op.k == op.groups:
         return f"native_lean: serves convolutions that sum over channels, not {op.kind} of this kind"
     if op.k * (op.c // op.groups) * math.prod(op.taps) * ITEM_BYTES[op.dtype] < LEAST_PACKED:
         return "native_lean: filters as small as these are packed as a whole"
@@ -354,7 +354,7 @@ def _native_bytes(op: Op, sizes: Sizes, threads: int) -> Any:
 
 def _packed_bytes(op: Convolution, sizes: Sizes) -> Any:
     """About so much of packed weights."""
-    filters = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * math.prod(op.taps)
+    filters = (sizes["k"] + 16) * (sizes["c"] + 16 * (op.kind != "conv.fprop")) * math.prod(op.taps_of(sizes))
     return filters * ITEM_BYTES[op.dtype] * sizes.get("g", 1)
 
 
