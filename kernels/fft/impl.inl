@@ -45,12 +45,12 @@ struct Call {
   const Plans<T> &plans;
   i64 some, groups, c, k;  // blocks at a time; channels of a group
   Rows<T> filters, in, out;
-  char *spaces;
+  Spaces spaces;
 
-  // task(transform, number) for all numbers: side by side where there are enough, else by all threads together.
+  // task(transform, number) for all numbers: side by side where there are enough, and room, else by all threads together.
   template <class F>
   void transform(i64 count, const F &task) const {
-    const bool each = count >= p.threads || s.group > 1;
+    const bool each = s.group > 1 || (count >= p.threads && spaces.count >= p.threads);
     share(count, each ? p.threads : 1, [&](i64 i, int member) {
       Transform<T> mine(s, plans, spaces, member, each ? 1 : p.threads);
       task(mine, i);
@@ -233,7 +233,10 @@ static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths, 
   const i64 groups = p.groups, c = p.c / groups, k = p.k / groups, threads = p.threads;
   const i64 spectrum = s.lines * ROW<T> * i64(sizeof(T)), filters = groups * k * c;
   const Blocks blocks(s, p.pass == Pass::dgrad ? p.x : p.y, p.n);
-  const i64 some = imin(blocks.all, (o.workspace_bytes - filters * spectrum - threads * space_bytes<T>(s)) / ((p.c + p.k) * spectrum));
+  const auto fitting = [&](i64 spaces) {
+    return imin(blocks.all, (o.workspace_bytes - filters * spectrum - spaces_bytes<T>(s, threads, spaces)) / ((p.c + p.k) * spectrum));
+  };
+  const i64 spaces = fitting(threads) < 1 ? 1 : threads, some = fitting(spaces);
   if (some < 1 || !sums_hold<T>(p, o, s, blocks.all)) return false;
   char *at = static_cast<char *>(o.workspace);
   const auto rows = [&](i64 count) {
@@ -242,7 +245,8 @@ static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths, 
     return r;
   };
   const Rows<T> kept = rows(filters), in = rows(some * (p.pass == Pass::dgrad ? p.k : p.c)), out = rows(some * (p.pass == Pass::dgrad ? p.c : p.k));
-  const Call<T> q{p, o, s, plans, some, groups, c, k, kept, in, out, at};
+  const Spaces room{at, at + threads * buffer_bytes(s), spaces};
+  const Call<T> q{p, o, s, plans, some, groups, c, k, kept, in, out, room};
   if (p.pass == Pass::wgrad) sum_blocks(q);
   else sum_channels(q);
   return true;

@@ -60,10 +60,22 @@ static Sizes sizes_of(const Problem &p, const Lengths &lengths) {
   return s;
 }
 
-// Bytes that a thread works in.
+// Bytes that a thread works in, and of a spectrum that a segment of several lines passes through.
+static i64 buffer_bytes(const Sizes &s) { return 2 * s.buffer * VEC_BYTES; }
 template <class T>
-static i64 space_bytes(const Sizes &s) {
-  return 2 * s.buffer * VEC_BYTES + (s.group == 1 ? s.lines * ROW<T> * i64(sizeof(T)) : 0);
+static i64 passing_bytes(const Sizes &s) {
+  return s.group == 1 ? s.lines * ROW<T> * i64(sizeof(T)) : 0;
+}
+
+// What all threads work in: as many spectra as segments are transformed at once, by a thread each, or one by all threads together.
+struct Spaces {
+  char *buffers, *spectra;
+  i64 count;
+};
+
+template <class T>
+static i64 spaces_bytes(const Sizes &s, i64 threads, i64 count) {
+  return threads * buffer_bytes(s) + count * passing_bytes<T>(s);
 }
 
 // What PocketFFT prepares for some lengths.
@@ -86,10 +98,10 @@ class Transform {
   static constexpr i64 L = Vec<T>::lanes;
 
  public:
-  // spaces: of all threads; member: the first of the team.
-  Transform(const Sizes &sizes, const Plans<T> &plans, char *spaces, int member, int team)
-      : s(sizes), plans(plans), first(spaces + member * space_bytes<T>(sizes)), team(team) {
-    spectrum = reinterpret_cast<T *>(first + 2 * s.buffer * VEC_BYTES);
+  // member: the first of the team.
+  Transform(const Sizes &sizes, const Plans<T> &plans, const Spaces &spaces, int member, int team)
+      : s(sizes), plans(plans), first(spaces.buffers + member * buffer_bytes(sizes)), team(team) {
+    spectrum = reinterpret_cast<T *>(spaces.spectra + member * passing_bytes<T>(s));
   }
 
   // Spectra of `count` segments, one for each row from `row` on: what they have of a tensor. Several where they are lines.
@@ -152,7 +164,7 @@ class Transform {
   };
 
   Buffers buffers(int member) const {
-    V *line = reinterpret_cast<V *>(first + member * space_bytes<T>(s));
+    V *line = reinterpret_cast<V *>(first + member * buffer_bytes(s));
     return {line, line + s.buffer};
   }
 

@@ -60,9 +60,10 @@ def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
     lines = np.where(sum(n > 1 for n in some.lengths) == 1, lanes, 1)
     blocks = np.minimum(some.blocks, np.maximum(BLOCKS, lines * -(-2 * threads // channels)))
     longest = np.maximum.reduce(np.broadcast_arrays(*some.lengths))
-    space = 2 * VECTOR_BYTES * (2 * longest + lanes) + spectrum
     filters = groups * sizes["c"] * sizes["k"]
-    return (filters + blocks * channels) * spectrum + threads * space + TABLES * item * sum(some.lengths)
+    passing = np.where(np.maximum(filters, blocks * channels) < 2 * threads, 1, threads)  # fewer are transformed by all threads
+    work = threads * 2 * VECTOR_BYTES * (2 * longest + lanes) + passing * spectrum
+    return (filters + blocks * channels) * spectrum + work + TABLES * item * sum(some.lengths)
 
 
 def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:
