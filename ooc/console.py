@@ -90,7 +90,8 @@ def run_program(name: str, description: str, version: str, commands: Mapping[str
     except KeyboardInterrupt:
         return _complain(name, "interrupted", INTERRUPTED)
     except OSError as error:
-        text = f"{error.filename}: {error.strerror}" if error.filename and not isinstance(error, OocError) else str(error)
+        told = f"{error.filename}: {error.strerror}" if error.filename and not isinstance(error, OocError) else error.strerror
+        text = str(told or error)  # which begins with a number that nobody knows
         return _complain(name, spoken(text, options), USAGE)
     except (OocError, _Usage, ValueError) as error:
         return _complain(name, spoken(str(error), options), USAGE)

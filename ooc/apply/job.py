@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 
 from ooc.apply.apart import planned
 from ooc.apply.axes import COLOUR, SPACE, model_axes, named_axes, output_axes
+from ooc.apply.behind import behind
 from ooc.apply.mirrored import Mirrored
 from ooc.apply.models import fixed_at, opened, with_remedy
 from ooc.apply.padding import cut_back, padded
@@ -21,7 +23,7 @@ from ooc.apply.sliding import blended
 from ooc.apply.statistics import Measure
 from ooc.apply.verify import Found, check, steps, verified
 from ooc.apply.verify import VerifiedPart as Verifying
-from ooc.apply.windows import Windows, scaled
+from ooc.apply.windows import Windows
 from ooc.errors import BudgetError, ShapeError, UnsupportedError
 from ooc.files.records import plain
 from ooc.ir.op import INTEGERS, numpy_dtype
@@ -112,7 +114,8 @@ class Application:
             self.graph, self.plan = plan(graph, batch, budget, self.device)
             self.network = self.plan.network
             if self.windows:
-                self.behind = self._behind(parse("post", self.after, AFTER))
+                after = parse("post", self.after, AFTER)
+                self.behind = behind(self.windows, self.graph, self.source.shape[2:], self._space(), after)
                 self.finish = self.behind.plan(batch=self.source.shape[0], budget=budget, train=False, device=self.device)
             if self.verify:
                 check(self._task())
@@ -236,30 +239,27 @@ class Application:
         return (self.source.shape[0], *graph.shapes[name])
 
     @property
-    def made_floats(self) -> bool:
-        """Whether the result is of floating numbers."""
-        return self.graph.dtypes[self.graph.outputs[0]] not in INTEGERS
+    def made_dtype(self) -> str:
+        """What the result is of."""
+        graph = self.behind if self.windows else self.graph
+        return graph.dtypes[graph.outputs[0]]
+
+    @property
+    def window_count(self) -> int:
+        """How often the network is computed: once, or for each window."""
+        if self.windows is None:
+            return 1
+        return self.source.shape[0] * math.prod(map(len, self.windows.starts(self._space())))
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Of all of it."""
+        return self.plan.predicted_seconds * self.window_count + (self.finish.predicted_seconds if self.windows else 0.0)
 
     def _space(self) -> tuple[int, ...]:
         """The extents of space that the network is moved over: no smaller than a window."""
         extent = self.source.shape[2:]
         return extent if self.windows is None else tuple(map(max, extent, self.windows.along(extent)))
-
-    def _behind(self, after: Any) -> Graph:
-        """What is done behind blended windows: padding cut off, steps in words."""
-        assert self.windows is not None
-        (name,), graph = self.graph.outputs, Graph("behind")
-        space, size, (k, *out) = self._space(), self.windows.along(self.source.shape[2:]), self.graph.shapes[name]
-        cut = []
-        for e, wide, s, m in zip(self.source.shape[2:], space, size, out, strict=True):
-            lead = scaled((wide - e) // 2, s, m).lo if wide > e else 0
-            cut.append((lead, scaled(wide - e, s, m).lo - lead if wide > e else 0))
-        whole = tuple(scaled(w - s, s, m).hi for w, s, m in zip(space, size, out, strict=True))
-        x = graph.input("blended", (k, *whole))
-        x = graph.crop(x, cut) if any(map(any, cut)) else x
-        x = done(graph, x, after)
-        graph.output(graph.activation(x, "identity") if x == "blended" else x)
-        return graph
 
     def _arranged(self, whole: Source) -> Arranged:
         """The input with the network's axes."""
@@ -371,8 +371,7 @@ class Application:
     @property
     def _dtype(self) -> np.dtype[Any]:
         """Of the output."""
-        graph = self.behind if self.windows else self.graph
-        return np.dtype(numpy_dtype(graph.dtypes[graph.outputs[0]]))
+        return np.dtype(numpy_dtype(self.made_dtype))
 
     def _position(self) -> dict[str, tuple[float, float]] | None:
         """Where the result lies in the input's file, by letter of an axis of space: of its position 0, and its step. None: it is

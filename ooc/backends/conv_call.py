@@ -49,7 +49,6 @@ class ConvCall:
         stamp = blocks[self.roles[1]].stamp if arrays[1].shape == blocks[self.roles[1]].array.shape else 0
         return arrays, lift_spatial(pad, 0), tile["g"].extent if "g" in tile else 1, stamp
 
-
     def _first_pad(self, regions: list[Region], tile: Tile) -> int:
         """The local pad along the first axis, of windows that begin at the tile's first tap."""
         op = self.op

@@ -19,6 +19,7 @@ from ooc.cli import spread
 from ooc.cli.streams import piped, threaded
 from ooc.console import count
 from ooc.errors import ArgumentError
+from ooc.ir.op import INTEGERS
 from ooc.networks.profile import Profile
 from ooc.networks.session import Session
 from ooc.networks.tensors import Role
@@ -129,7 +130,7 @@ def at_once(args: argparse.Namespace, job: Application) -> int:
         told["verified"] = {"windows": len(job.checked), "difference": max(f.difference for f in job.checked)}
     print(json.dumps(told) if args.json else f"done      {told['seconds']:.3g} s; {show_bytes(resident)} resident at most")
     if args.verify and not args.json:
-        what = "of the largest value" if job.made_floats else "as integers"
+        what = "as integers" if job.made_dtype in INTEGERS else "of the largest value"
         print(f"verified  {len(job.checked)} windows; largest difference {told['verified']['difference']:.2g} {what}")
     if args.report:
         with job.again() as result:
@@ -152,21 +153,24 @@ def about(job: Application) -> dict[str, Any]:
     return {
         "model": graph.name, "layers": len(graph.nodes), "parameter_bytes": parameters,
         "flops": sum(graph.flops.values()) * plan.batch, "input": list(job.source.shape), "output": list(job.made),
-        "dtype": graph.dtypes[graph.outputs[0]], "reach": reach(plan.network), "why": plan.why, "budget": plan.budget,
-        "peaks": plan.peaks, "decoding": job.source.buffer_bytes, "smallest_bytes": plan.smallest_bytes,
-        "moves": plan.lane_bytes, "predicted_seconds": plan.predicted_seconds, "bound_seconds": plan.bound_seconds,
+        "dtype": job.made_dtype, "reach": reach(plan.network), "windows": job.window_count, "why": plan.why,
+        "budget": plan.budget, "peaks": plan.peaks, "decoding": job.source.buffer_bytes, "smallest_bytes": plan.smallest_bytes,
+        "moves": plan.lane_bytes, "predicted_seconds": job.predicted_seconds, "bound_seconds": plan.bound_seconds,
         "binds": plan.binds, "notes": job.notes,
     }  # fmt: skip
 
 
 def text(job: Application, told: dict[str, Any]) -> str:
     """The same in lines."""
-    far = ", ".join("all" if r is None else f"{r}" for r in told["reach"])
+    far = "sees {} positions along each axis".format(", ".join("all" if r is None else f"{r}" for r in told["reach"]))
+    if job.windows:  # of one of which the plan is
+        size, seconds = "x".join(map(str, job.windows.along(job.source.shape[2:]))), f"{told['predicted_seconds']:.3g} s"
+        far = f"sees windows of {size}, {told['windows']} in all, predicted {seconds}"
     shapes = " -> ".join("x".join(map(str, told[key])) for key in ("input", "output"))
     return (
         f"network   {told['model']}: {told['layers']} layers, {show_bytes(told['parameter_bytes'])} of parameters, "
         f"{told['flops']:.3g} operations\n"
-        f"tensors   {shapes} {told['dtype']}; a result sees {far} positions along each axis\n"
+        f"tensors   {shapes} {told['dtype']}; a result {far}\n"
         f"{str(job.plan).partition(chr(10))[2]}"
         f"{''.join(f'{chr(10)}note      {note}' for note in told['notes'])}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -116,3 +117,16 @@ def test_options_of_devices_are_named_where_they_belong(word: str) -> None:
     x, w = np.ones((1, 1, 8, 8), "f4"), np.ones((1, 1, 3, 3), "f4")
     with pytest.raises(ooc.OptionError, match=rf"no option {word}= here; it belongs to a device: with ooc.device\({word}="):
         ooc.conv(x, w, **{word: 1})
+
+
+def test_what_is_missing_is_told_without_a_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, *more in (("no.onnx", "--input", f"{folder}/x.npy", "--output", f"{folder}/y.npy"), ("no.toml",)):
+        assert main(["apply" if more else "train", name, *more]) == 2
+        assert capsys.readouterr().err == f"ooc: {name}: No such file or directory\n"
+
+
+def test_a_plan_of_windows_is_of_all_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["apply", f"{folder}/m.onnx", "--input", f"{folder}/x.npy", "--semantics", "window=16,overlap=0", "--post", "argmax"]
+    assert main([*call, "--plan", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["windows"] > 1 and told["dtype"] == "u8"
