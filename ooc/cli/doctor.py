@@ -14,7 +14,8 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,14 @@ def show(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+EXTRAS = {  # packages, and the extra that brings each
+    "formats": {
+        "zarr": "zarr", "tensorstore": "remote", "tifffile": "tiff", "imagecodecs": "tiff", "h5py": "hdf5", "nibabel": "nifti",
+        "pillow": "images",
+    },
+    "models": {"onnx": "onnx", "torch": "torch", "bioimageio.spec": "bioimageio"},
+    "workers": {"dask": "dask", "distributed": "dask", "cryptography": "dask"},
+}  # fmt: skip
 Answer = tuple[str, str]  # what was found, what to do
 
 
@@ -60,10 +69,8 @@ def _questions(directory: Path) -> list[tuple[str, Callable[[], Answer]]]:
         ("oneDNN", _onednn),
         ("NumPy", lambda: (_package("numpy", "ml_dtypes"), "")),
         ("progress bar", lambda: _optional("tqdm", "plain text instead of a bar; pip install tqdm")),
-        (
-            "pictures",
-            lambda: _optional("matplotlib", "`ooc demo` needs it for its photograph and its picture; pip install matplotlib"),
-        ),
+        ("pictures", lambda: _optional("matplotlib", "`ooc demo --large` and --plot need it; pip install matplotlib")),
+        *((what, partial(_extras, names)) for what, names in EXTRAS.items()),
         ("driver", _driver),
         ("CuPy", _cupy),
         ("cuDNN", _cudnn),
@@ -160,6 +167,18 @@ def _optional(name: str, advice: str) -> Answer:
         return _package(name), ""
     except importlib.metadata.PackageNotFoundError:
         return "not installed", advice
+
+
+def _extras(names: Mapping[str, str]) -> Answer:
+    """Which of some packages are here, and what brings the others."""
+    here, missing = list[str](), dict[str, None]()
+    for name, extra in names.items():
+        try:
+            here.append(_package(name))
+        except importlib.metadata.PackageNotFoundError:
+            missing[extra] = None
+    advice = f'for more: pip install "ooc[{",".join(missing)}]"' if missing else ""
+    return ", ".join(here) or "none installed", advice
 
 
 def _installed(names: Sequence[str]) -> str:

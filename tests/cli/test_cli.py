@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -168,6 +169,20 @@ def test_doctor_without_onednn() -> None:
     assert "switched off by OOC_ONEDNN=off" in found.stdout and "-> unset OOC_ONEDNN" in found.stdout
     for what in ("ooc", "python", "cpu", "memory", "extension", "NumPy", "driver", "CuPy", "cuDNN", "disk", "direct I/O"):
         assert any(line.startswith(f"{what} ") for line in found.stdout.splitlines()), what
+
+
+def test_doctor_names_libraries_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"zarr": "3.1", "h5py": "9"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    found = {f.what: f for f in doctor.examine()}
+    assert found["formats"].found == "zarr 3.1, h5py 9" and '"ooc[remote,tiff,nifti,images]"' in found["formats"].advice
+    assert found["models"].found == "none installed" and "ooc[dask]" in found["workers"].advice
 
 
 def test_doctor_with_everything_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
