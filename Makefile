@@ -5,6 +5,8 @@
 #   make quick, make test-all   a minute of the suite; all of it, the long sweeps too
 # One more takes a few minutes (VGG16_ARGS chooses batch, budget, size and where tensors live):
 #   make vgg16   VGG16, forward and backward, on a device that holds a fraction of it
+# The documentation as a site in site/, with the tutorials run, and warnings as errors:
+#   make docs
 # And one installs NVIDIA's cuDNN, 1.6 GB with what it depends on:
 #   make test-cudnn   the cuDNN binding, as far as it can be tested without a GPU
 # On a machine with a GPU, CuPy and pytest, with its own Python, and no network:
@@ -22,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quick test test-all test-sigpy: export OPENBLAS_NUM_THREADS = 1
 SOURCES = pyproject.toml setup.py $(wildcard kernels/*.* kernels/*/*.*)
 
-.PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check bench calibrate gpu clean
+.PHONY: demo vgg16 quick test test-all test-cudnn test-sigpy lint check docs bench calibrate gpu clean
 
 demo: $(VENV)/.demo
 	$(BIN)/ooc demo --large
@@ -58,6 +60,10 @@ lint: $(VENV)/.lint
 # What CI runs.
 check: lint test test-sigpy
 
+# TUTORIALS=off: without running them. It fetches nothing from elsewhere. `python -m http.server -d site` serves it with its search. The variable silences a notice of the theme's.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 TUTORIALS=$(TUTORIALS) $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.bench
 	for how in "" --backward; do \
 	  $(BIN)/python -m perfmodel bench vgg16 resnet50 unet3d mobilenet $$how --peer torch --mib 64 \
@@ -86,4 +92,4 @@ $(VENV)/.%: $(VENV)/.built
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info ooc/_kernels*.so
+	rm -rf $(VENV) build site *.egg-info ooc/_kernels*.so

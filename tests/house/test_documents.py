@@ -20,11 +20,11 @@ from waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 TOP = tuple(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ooc/DESIGN.md"))
-FILES = (*TOP, *sorted((ROOT / "docs").glob("*.md")))
+FILES = (*TOP, *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S)
 
 PROGRAM = """
-import json, sys, traceback
+import importlib.util, json, sys, traceback
 from ooc.errors import UnsupportedError
 
 names, found = {"__name__": "__main__"}, []
@@ -32,8 +32,9 @@ for where, code in json.load(sys.stdin):
     try:
         exec(compile(code, where, "exec"), names)
         found.append("")
-    except ModuleNotFoundError as error:
-        ours = (error.name or "").split(".")[0] in ("ooc", "perfmodel")
+    except ImportError as error:
+        missing = (error.name or "ooc").split(".")[0]
+        ours = importlib.util.find_spec(missing) is not None
         found.append(traceback.format_exc() if ours else f"skip: {error}")
     except UnsupportedError as error:
         found.append(f"skip: {error}" if "device 'cuda'" in str(error) else traceback.format_exc())
@@ -63,7 +64,9 @@ def outcomes(path: Path) -> dict[str, str]:
     return {where: said for (where, _), said in zip(blocks, json.loads(done.stdout.splitlines()[-1]), strict=True)}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.exists() and blocks_of(path)], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.exists() and blocks_of(path)], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_what_a_document_shows_runs(path: Path) -> None:
     found = outcomes(path)
     assert not [said for said in found.values() if said and not said.startswith("skip: ")]

@@ -150,7 +150,7 @@ def test_neither_threads_nor_room_change_a_bit() -> None:
     ids=lambda line: line.split()[0],
 )
 def test_integers_are_exact_while_magnitudes_sum_up_to_less_than_two_to_the_18(line: str, seed: int | None) -> None:
-    """README.md says so; `None`: all of one sign."""
+    """docs/functions.md says so; `None`: all of one sign."""
     op = parse(f"conv.{line} dtype=f32")
     rng = np.random.default_rng(seed)
     signs = ((1 if seed is None else rng.choice((-1, 1), o.shape)) * np.full(o.shape, 1.0, np.float32) for o in op.inputs)
