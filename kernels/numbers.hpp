@@ -12,8 +12,9 @@
 
 // The compiler vectorises the marked loops once per instruction set; the loader picks one. What they
 // call must be inlined to take part. It does not go with templates, hence a function per compute dtype.
-// (Sanitizers cannot run before the loader has chosen.)
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && \
+// (Sanitizers cannot run before the loader has chosen. Clang 22 leaves constructors out that only such functions call, unless
+// it is told -Xclang -mno-constructor-aliases: who does that defines OOC_CLANG_CLONES.)
+#if defined(__x86_64__) && defined(__GNUC__) && (!defined(__clang__) || defined(OOC_CLANG_CLONES)) && defined(__GLIBC__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define OOC_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else

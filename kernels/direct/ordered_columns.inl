@@ -64,9 +64,8 @@ OOC_INLINE typename Vec<T>::type inputs_near(const ColumnTerm<T> &t, i64 extent,
   for (int j = 0; j < L; ++j) from[j] = j;
   return __builtin_shuffle(x, from + typename Lane<T>::type(by));  // modulo the lanes
 #else
-  V y;
-  for (int j = 0; j < L; ++j) y[j] = x[(j + by) & (L - 1)];
-  return y;
+  const V twice[2] = {x, x};
+  return *(const V *)((const T *)twice + (by & (L - 1)));
 #endif
 }
 

@@ -12,7 +12,6 @@ OOC_INLINE void copy_ends(T *dst, const T *src, i64 n) {
 // they do not. Reads nothing behind src[2 * (n - 1)].
 template <int BYTES, class T>
 OOC_INLINE bool copy_every_second(T *dst, const T *src, i64 n) {
-#if defined(__GNUC__) && !defined(__clang__)
   typedef T V __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
   typedef typename Lane<T>::type M __attribute__((vector_size(BYTES)));
   constexpr int L = BYTES / int(sizeof(T));
@@ -23,12 +22,9 @@ OOC_INLINE bool copy_every_second(T *dst, const T *src, i64 n) {
   for (i64 i = 0; i < n; i += L) {
     const i64 at = imin(i, n - L);
     const V low = *(const V *)(src + 2 * at), high = *(const V *)(src + 2 * at + L - 1);
-    *(V *)(dst + at) = __builtin_shuffle(low, high, even);
+    *(V *)(dst + at) = shuffle(low, high, even);
   }
   return true;
-#else
-  return false;
-#endif
 }
 
 // dst[i] = src[i * stride]. Rows are short (often 14 or 28), so no call to memcpy.

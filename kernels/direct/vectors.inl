@@ -54,11 +54,25 @@ struct LaneVec {
   typedef typename Lane<T>::type type __attribute__((vector_size(VEC_BYTES)));
 };
 
+// Numbers of two vectors, taken as one of twice the length, in the order that `from` names. Clang has not GCC's function for it, but
+// makes the same instructions of the loop wherever it knows the order.
+template <class V, class M>
+OOC_INLINE V shuffle(V a, V b, M from) {
+#if defined(__clang__)
+  constexpr int L = sizeof(V) / sizeof(a[0]);
+  V made;
+#pragma unroll
+  for (int i = 0; i < L; ++i) made[i] = from[i] & L ? b[from[i] & (L - 1)] : a[from[i] & (L - 1)];
+  return made;
+#else
+  return __builtin_shuffle(a, b, from);
+#endif
+}
+
 // v = its transpose, a square of L vectors.
 template <class T>
 OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
   constexpr int L = Vec<T>::lanes;
-#if defined(__GNUC__) && !defined(__clang__)
   typedef typename Vec<T>::type V;
   typedef typename LaneVec<T>::type M;
 #pragma GCC unroll 4
@@ -73,18 +87,10 @@ OOC_INLINE void transpose_square(typename Vec<T>::type *v) {
     for (int i = 0; i < L; ++i)
       if (!(i & s)) {
         const V a = v[i], b = v[i + s];
-        v[i] = __builtin_shuffle(a, b, low);
-        v[i + s] = __builtin_shuffle(a, b, high);
+        v[i] = shuffle(a, b, low);
+        v[i + s] = shuffle(a, b, high);
       }
   }
-#else
-  for (int i = 0; i < L; ++i)
-    for (int j = 0; j < i; ++j) {
-      const T t = v[i][j];
-      v[i][j] = v[j][i];
-      v[j][i] = t;
-    }
-#endif
 }
 
 // The first `lanes` of a vector: all of them, or as many as there are channels left.

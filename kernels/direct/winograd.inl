@@ -37,17 +37,10 @@ template <class T>
 OOC_INLINE void part_pairs(typename Vec<T>::type low, typename Vec<T>::type high, typename Vec<T>::type &even,
                            typename Vec<T>::type &odd) {
   constexpr int L = Vec<T>::lanes;
-#if defined(__GNUC__) && !defined(__clang__)
   typename LaneVec<T>::type e{}, o{};
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) e[i] = 2 * i, o[i] = 2 * i + 1;
-  even = __builtin_shuffle(low, high, e), odd = __builtin_shuffle(low, high, o);
-#else
-  for (int i = 0; i < L; ++i) {
-    even[i] = 2 * i < L ? low[2 * i] : high[2 * i - L];
-    odd[i] = 2 * i + 1 < L ? low[2 * i + 1] : high[2 * i + 1 - L];
-  }
-#endif
+  even = shuffle(low, high, e), odd = shuffle(low, high, o);
 }
 
 // B' d B of a row of squares: four rows of inputs, `row` apart, to elements `apart` apart.
@@ -156,14 +149,10 @@ OOC_INLINE void join_pairs(typename Vec<T>::type even, typename Vec<T>::type odd
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
   spoilt += even * T(0) + odd * T(0);
-#if defined(__GNUC__) && !defined(__clang__)
   typename LaneVec<T>::type low{}, high{};
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) low[i] = i / 2 + i % 2 * L, high[i] = low[i] + L / 2;
-  *(V *)to = __builtin_shuffle(even, odd, low), *(V *)(to + L) = __builtin_shuffle(even, odd, high);
-#else
-  for (int i = 0; i < L; ++i) to[2 * i] = even[i], to[2 * i + 1] = odd[i];
-#endif
+  *(V *)to = shuffle(even, odd, low), *(V *)(to + L) = shuffle(even, odd, high);
 }
 
 // A' M A of an output channel: elements `apart` apart to two rows of outputs, `row` apart. Not zero where one is not finite.
