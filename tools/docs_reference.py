@@ -78,11 +78,11 @@ class Entry(NamedTuple):
 
 def names_of(page: Page) -> list[str]:
     """The names of a page, those of whole modules one by one."""
-    found: list[str] = []
+    names: list[str] = []
     for name in page.names:
         module = name.removesuffix(".*")
-        found += [f"{module}.{own}" for own in sorted(public(module), key=str.lower)] if name.endswith(".*") else [name]
-    return [*dict.fromkeys(found)]
+        names += [f"{module}.{member}" for member in sorted(public(module), key=str.lower)] if name.endswith(".*") else [name]
+    return [*dict.fromkeys(names)]
 
 
 @cache
@@ -97,23 +97,23 @@ def public(module: str) -> tuple[str, ...]:
 
 def entry_of(name: str) -> Entry:
     """A public name, below ooc."""
-    module, _, own = name.rpartition(".")
-    return _written(f"ooc.{module}", own, name) if module in HOOKS else _running(name)
+    module, _, word = name.rpartition(".")
+    return _written(f"ooc.{module}", word, name) if module in HOOKS else _running(name)
 
 
 def _running(name: str) -> Entry:
-    found: Any = importlib.import_module("ooc")
+    value: Any = importlib.import_module("ooc")
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
-            found = importlib.import_module(f"{found.__name__}.{part}")
-    doc = inspect.getdoc(found) or ""
-    if inspect.ismodule(found):
+            value = importlib.import_module(f"{value.__name__}.{part}")
+    doc = inspect.getdoc(value) or ""
+    if inspect.ismodule(value):
         return Entry(name, "", doc)
-    called = not inspect.isclass(found) or "Parameters:" in doc or name in MADE
-    members = tuple(_members(name, found)) if name in MEMBERS_OF else ()
-    return Entry(name, _shown(f"ooc.{name}", inspect.signature(found)) if called else "", doc, members)
+    called = not inspect.isclass(value) or "Parameters:" in doc or name in MADE
+    members = tuple(_members(name, value)) if name in MEMBERS_OF else ()
+    return Entry(name, _shown(f"ooc.{name}", inspect.signature(value)) if called else "", doc, members)
 
 
 def _members(name: str, kind: type) -> Iterator[Entry]:
@@ -161,17 +161,17 @@ def _source(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _written(module: str, own: str, name: str) -> Entry:
+def _written(module: str, word: str, name: str) -> Entry:
     """From the source: a function or class of this module, or of the one from which it is imported."""
     tree = ast.parse(_source(module).read_text())
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == own:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == word:
             return _parsed(node, name)
-        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == own for a in node.names):
-            return _written(node.module, own, name)
-        if isinstance(node, ast.Assign) and own in {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == word for a in node.names):
+            return _written(node.module, word, name)
+        if isinstance(node, ast.Assign) and word in {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
             return _assigned(tree, node, name)
-    raise LookupError(f"{module} has no {own}")
+    raise LookupError(f"{module} has no {word}")
 
 
 def _assigned(tree: ast.Module, node: ast.Assign, name: str) -> Entry:
@@ -232,21 +232,21 @@ class Section(NamedTuple):
 
 def sections(doc: str) -> list[Section]:
     """What a docstring consists of."""
-    found: list[tuple[str, list[str]]] = [("", [])]
+    parts: list[tuple[str, list[str]]] = [("", [])]
     block = False
     for line in doc.splitlines():
         begin = BEGIN.match(line)
         if begin:
             block = begin[2] is None
-            found.append((begin[1], [begin[2]] if begin[2] else []))
+            parts.append((begin[1], [begin[2]] if begin[2] else []))
         elif block and line and not line.startswith(" "):
             block = False
-            found.append(("", [line]))
-        elif not block and not line and found[-1][0]:
-            found.append(("", []))
+            parts.append(("", [line]))
+        elif not block and not line and parts[-1][0]:
+            parts.append(("", []))
         else:
-            found[-1][1].append(line)
-    return [Section(kind, _dedented(kind, lines)) for kind, lines in found if any(lines)]
+            parts[-1][1].append(line)
+    return [Section(kind, _dedented(kind, lines)) for kind, lines in parts if any(lines)]
 
 
 def _dedented(kind: str, lines: Sequence[str]) -> tuple[str, ...]:
@@ -258,17 +258,17 @@ def _dedented(kind: str, lines: Sequence[str]) -> tuple[str, ...]:
 
 def entries(lines: Iterable[str]) -> list[tuple[str, str]]:
     """Name and text of each entry of a section; "" for text that has no name."""
-    found: list[list[str]] = []
+    fields: list[list[str]] = []
     for line in lines:
         named = ENTRY.match(line)
-        begins = not line.startswith(" ") and (not found or found[-1][1].endswith("."))
+        begins = not line.startswith(" ") and (not fields or fields[-1][1].endswith("."))
         if named:
-            found.append([named[1], line[named.end() :]])
+            fields.append([named[1], line[named.end() :]])
         elif begins and line.strip():
-            found.append(["", line.strip()])
+            fields.append(["", line.strip()])
         elif line.strip():
-            found[-1][1] += f" {line.strip()}"
-    return [(name, text) for name, text in found]
+            fields[-1][1] += f" {line.strip()}"
+    return [(name, text) for name, text in fields]
 
 
 def has_example(doc: str) -> bool:
@@ -283,10 +283,10 @@ def _plain(doc: str) -> str:
 @cache
 def examples() -> dict[str, str]:
     """Of each name, the block of code under its heading in EXAMPLES."""
-    found: dict[str, str] = {}
+    blocks: dict[str, str] = {}
     for heading, code in re.findall(r"^### (.*?)\n\n(```.*?^```)$", EXAMPLES.read_text(), re.M | re.S):
-        found |= dict.fromkeys(re.findall(r"`([^`]+)`", heading), code.replace("```\n", "```python\n", 1))
-    return found
+        blocks |= dict.fromkeys(re.findall(r"`([^`]+)`", heading), code.replace("```\n", "```python\n", 1))
+    return blocks
 
 
 # ---- Markdown
@@ -316,42 +316,42 @@ def _escaped(text: str) -> str:
 
 def _paragraphs(lines: Sequence[str]) -> str:
     """Text and indented code."""
-    made: list[str] = []
+    parts: list[str] = []
     for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
         if part.startswith("    "):
             code = inspect.cleandoc("\n" + part)
-            made.append(f"```python\n{code}\n```")
+            parts.append(f"```python\n{code}\n```")
         elif part.strip():
-            made.append(linked(" ".join(part.split())))
-    return "\n\n".join(made)
+            parts.append(linked(" ".join(part.split())))
+    return "\n\n".join(parts)
 
 
 @cache
 def shared() -> dict[str, tuple[str, str]]:
     """What all functions say of arrays, integers and the options of a run: the text, and where it is told."""
     doc = sections(entry_of("conv").doc)
-    found = {" ".join(s.lines): (s.kind, "#arrays") for s in doc if s.kind in ("Arrays", "Integers")}
+    known = {" ".join(s.lines): (s.kind, "#arrays") for s in doc if s.kind in ("Arrays", "Integers")}
     named = dict(entries(next(s.lines for s in doc if s.kind == "Parameters")))
     for name in ("deterministic", "progress", "callbacks", "trace", "resume"):
-        found[named[name]] = (name, "#options-of-every-call")
-    return found
+        known[named[name]] = (name, "#options-of-every-call")
+    return known
 
 
 def rendered(entry: Entry, level: int = 2) -> str:
     """The description of a name."""
     title = entry.name if level > 2 else f"ooc.{entry.name}"
     anchor = f"ooc.{entry.name}" if level == 2 else entry.name
-    made = [f"{'#' * level} {title} {{ #{anchor} }}"]
+    blocks = [f"{'#' * level} {title} {{ #{anchor} }}"]
     if entry.signature:
-        made.append(f"```python\n{entry.signature}\n```")
+        blocks.append(f"```python\n{entry.signature}\n```")
     parts = sorted(sections(entry.doc), key=lambda part: part.kind == "Source")
     first = next((i for i, part in enumerate(parts) if part.kind not in ("", "Arrays", "Integers")), len(parts))
     if level == 2 and not has_example(entry.doc) and entry.name in examples():
         parts.insert(first, Section("Example", tuple(examples()[entry.name].splitlines()[1:-1])))
-    made += filter(None, map(_section, parts))
+    blocks += filter(None, map(_section, parts))
     for member in entry.members:
-        made.append(rendered(member, level + 1))
-    return "\n\n".join(made)
+        blocks.append(rendered(member, level + 1))
+    return "\n\n".join(blocks)
 
 
 def _section(part: Section) -> str:
@@ -380,30 +380,29 @@ def _note(part: Section, told: bool) -> str:
 
 def _fields(lines: Sequence[str]) -> str:
     """A list of terms; options that every call has are named, and told in one place."""
-    made, common = [], []
+    terms, common = [], []
     for name, text in entries(lines):
         told = shared().get(text)
         if told and told[0] == name:
             common.append(f"`{name}`")
         elif name:
-            made.append(f"`{name}`\n:   {linked(text)}")
+            terms.append(f"`{name}`\n:   {linked(text)}")
         else:
-            made.append(linked(text))
+            terms.append(linked(text))
     if common:
-        made.append(f"{', '.join(common)}\n:   [options of every call](index.md#options-of-every-call)")
-    return "\n\n".join(made)
+        terms.append(f"{', '.join(common)}\n:   [options of every call](index.md#options-of-every-call)")
+    return "\n\n".join(terms)
 
 
 def pages() -> dict[str, str]:
     """Every page of the reference, by its path within the documentation."""
-    made = {f"reference/{page.word}.md": _page(page) for page in PAGES}
-    return {"reference/index.md": _index(), **made}
+    return {"reference/index.md": _index(), **{f"reference/{page.word}.md": _page(page) for page in PAGES}}
 
 
 def _page(page: Page) -> str:
-    found = [rendered(entry_of(name)) for name in names_of(page)]
-    given = f"In the examples {ARRAYS}." if page.word in ("convolutions", "operations", "devices") else ""
-    return "\n\n".join([f"# {page.title}", page.about, *filter(None, [given]), *found]) + "\n"
+    texts = [rendered(entry_of(name)) for name in names_of(page)]
+    arrays = f"In the examples {ARRAYS}." if page.word in ("convolutions", "operations", "devices") else ""
+    return "\n\n".join([f"# {page.title}", page.about, *filter(None, [arrays]), *texts]) + "\n"
 
 
 def _index() -> str:
@@ -411,17 +410,17 @@ def _index() -> str:
     text = {s.kind: s for s in doc}
     run = [line for name, line in entries(text["Parameters"].lines) if shared().get(line, ("",))[0] == name]
     names = [name for name, line in entries(text["Parameters"].lines) if line in run]
-    made = [
+    parts = [
         "# Reference",
         "Everything in `ooc` that is public, as its docstrings tell it: the same as `help(ooc.conv)` and so on. "
         "[All examples](examples.md) are on one page, too.",
     ]
     for page in PAGES:
         rows = [f"| [`ooc.{name}`]({page.word}.md#ooc.{name}) | {_first(entry_of(name).doc)} |" for name in names_of(page)]
-        made.append("\n".join([f"## {page.title}", "", "| name | what it is |", "|---|---|", *rows]))
-    made += ["## Arrays", *(linked(" ".join(text[kind].lines)) for kind in ("Arrays", "Integers"))]
-    made += ["## Options of every call", "\n\n".join(f"`{n}`\n:   {linked(line)}" for n, line in zip(names, run, strict=True))]
-    return "\n\n".join(made) + "\n"
+        parts.append("\n".join([f"## {page.title}", "", "| name | what it is |", "|---|---|", *rows]))
+    parts += ["## Arrays", *(linked(" ".join(text[kind].lines)) for kind in ("Arrays", "Integers"))]
+    parts += ["## Options of every call", "\n\n".join(f"`{n}`\n:   {linked(line)}" for n, line in zip(names, run, strict=True))]
+    return "\n\n".join(parts) + "\n"
 
 
 def _first(doc: str) -> str:

@@ -53,10 +53,10 @@ def on_files(files: Files, config: Any) -> Files:
     for uri, content in docs_reference.pages().items():
         add(uri, content, f"{DOCS}/{uri}")
     for name in docs_tutorials.ORDER:
-        made = docs_tutorials.run(name)
-        log.info("tutorial %s: %.1f s", name, made.seconds)
-        add(f"tutorials/{name}.md", made.page, f"examples/tutorials/{name}.py")
-        for picture, data in made.pictures.items():
+        tutorial = docs_tutorials.run(name)
+        log.info("tutorial %s: %.1f s", name, tutorial.seconds)
+        add(f"tutorials/{name}.md", tutorial.page, f"examples/tutorials/{name}.py")
+        for picture, data in tutorial.pictures.items():
             add(f"tutorials/{picture}", data, "")
             _pictures.add(f"examples/tutorials/{picture}")
     for path, uri in COPIES.items():
@@ -121,18 +121,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def _outside(text: str, led: Callable[[str], str]) -> str:
     """Replace the targets of all links, but for those in code."""
-    made, end = [], 0
+    parts, end = [], 0
     for fence in [*FENCE.finditer(text), None]:
         begin = fence.start() if fence else len(text)
-        made.append(LINK.sub(lambda m: f"]({led(m[1])})", text[end:begin]))
+        parts.append(LINK.sub(lambda m: f"]({led(m[1])})", text[end:begin]))
         if fence:
-            made.append(fence[0])
+            parts.append(fence[0])
             end = fence.end()
-    return "".join(made)
+    return "".join(parts)
 
 
 def on_post_build(config: Any) -> None:
     """Nothing that a browser shows comes from elsewhere."""
     for page in sorted(Path(config["site_dir"]).rglob("*.html")):
-        if found := FETCHED.search(page.read_bytes()):
-            raise PluginError(f"{page.name} would fetch from elsewhere: {found[0].decode()}")
+        if match := FETCHED.search(page.read_bytes()):
+            raise PluginError(f"{page.name} would fetch from elsewhere: {match[0].decode()}")

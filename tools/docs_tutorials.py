@@ -50,13 +50,13 @@ class Tutorial(NamedTuple):
 
 def cells(script: Path) -> list[Cell]:
     """Its parts, in order."""
-    found: list[Cell] = []
+    parts: list[Cell] = []
     for number, line in enumerate(script.read_text().splitlines(), 1):
         if line.startswith("# %%"):
-            found.append(Cell(number, "[markdown]" in line, ""))
-        elif found:
-            found[-1] = found[-1]._replace(lines=found[-1].lines + line + "\n")
-    return found
+            parts.append(Cell(number, "[markdown]" in line, ""))
+        elif parts:
+            parts[-1] = parts[-1]._replace(lines=parts[-1].lines + line + "\n")
+    return parts
 
 
 def text_of(cell: Cell) -> str:

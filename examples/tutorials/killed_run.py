@@ -59,8 +59,8 @@ print(f"killed after {done} of {tiles} tiles; exit status {child.returncode}")
 # computed again.
 
 # %%
-again = subprocess.run([sys.executable, "program.py", "0"], check=True, capture_output=True, text=True)
-print(f"the second run computed {len(again.stdout.splitlines())} of {tiles} tiles")
+second = subprocess.run([sys.executable, "program.py", "0"], check=True, capture_output=True, text=True)
+print(f"the second run computed {len(second.stdout.splitlines())} of {tiles} tiles")
 
 with ooc.device("cpu", budget="512 KiB"):
     uninterrupted = ooc.conv(x, np.load("w.npy"), padding=1)

@@ -104,8 +104,8 @@ with np.load("run/best.ooc") as best:
 plan = whole.plan(batch=1, train=False, budget="4 MiB", device="cpu")
 print(plan)
 with plan.session() as session:
-    found = session.forward(np.load("large.npy", mmap_mode="r")).argmax(1)[0]
-overlap = 2 * np.sum(found * labels) / (found.sum() + labels.sum())
+    labelled = session.forward(np.load("large.npy", mmap_mode="r")).argmax(1)[0]
+overlap = 2 * np.sum(labelled * labels) / (labelled.sum() + labels.sum())
 print(f"Dice of the box: {overlap:.3f}")
 assert overlap > 0.8
 

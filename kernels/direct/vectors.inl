@@ -60,10 +60,10 @@ template <class V, class M>
 OOC_INLINE V shuffle(V a, V b, M from) {
 #if defined(__clang__)
   constexpr int L = sizeof(V) / sizeof(a[0]);
-  V made;
+  V mixed;
 #pragma unroll
-  for (int i = 0; i < L; ++i) made[i] = from[i] & L ? b[from[i] & (L - 1)] : a[from[i] & (L - 1)];
-  return made;
+  for (int i = 0; i < L; ++i) mixed[i] = from[i] & L ? b[from[i] & (L - 1)] : a[from[i] & (L - 1)];
+  return mixed;
 #else
   return __builtin_shuffle(a, b, from);
 #endif
