@@ -81,7 +81,7 @@ class Plan:
     workspace_bytes: int = 0
     bounce_bytes: int = 0
     in_turn: bool = False
-    predicted_seconds: float = math.nan
+    predicted_seconds: float = field(default=math.nan, compare=False)  # NaN equals nothing
     spread: float = field(default=0.0, compare=False)
     lane_seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     lane_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)

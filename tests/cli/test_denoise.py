@@ -58,7 +58,7 @@ def test_what_cannot_be(option: dict[str, Any], tmp_path: Path) -> None:
 
 def test_it_needs_no_library_and_few_bytes(tmp_path: Path) -> None:
     blocked = "for name in ('matplotlib', 'PIL', 'tqdm', 'scipy', 'onnx', 'zarr'): sys.modules[name] = None"
-    run = f"from ooc.cli.demo.denoise import run_denoise; assert run_denoise('1 MiB', png='d.png', side={SIDE}).ok"
+    run = "from ooc.cli.demo.denoise import run_denoise; assert run_denoise('1 MiB', png='d.png', side=96).ok"
     done = subprocess.run([sys.executable, "-c", f"import sys\n{blocked}\n{run}"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sum(path.stat().st_size for path in denoise.DATA.iterdir()) < 700_000

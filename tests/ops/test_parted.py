@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import running
+from sweeps import crossed
 
 import ooc
 from ooc.ir.op import numpy_dtype
@@ -56,9 +57,7 @@ def in_tiles(op: ConvFprop, inputs: dict[str, Any], kernel: str, cuts: dict[str,
     return running.execute(plan, inputs, backend, random.Random(kernel))["y"]
 
 
-@pytest.mark.parametrize("kernel", ["plain", "native", "fft"])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "dtype", "kernel"), crossed(CASES, ["f32", "f64", "f16"], ["plain", "native", "fft"], every=2))
 def test_parts_sum_to_the_whole(case: str, dtype: str, kernel: str) -> None:
     op = parse(f"conv.fprop {case} dtype={dtype}")
     assert isinstance(op, ConvFprop)

@@ -129,7 +129,9 @@ def expected(tmp_path: Path) -> Any:
     return np.load(tmp_path / "y.npy")
 
 
-@pytest.mark.parametrize("shared", [(), ("--resume",), ("--workers", "2", "--resume"), ("--parts", "1/1")])
+@pytest.mark.parametrize(
+    "shared", [(), ("--resume",), ("--workers", "2", "--resume"), ("--parts", "1/1")], ids=["alone", "resume", "workers", "parts"]
+)
 def test_apply_from_bucket_to_bucket(bucket: str, tmp_path: Path, expected: Any, shared: tuple[str, ...]) -> None:
     written(f"{bucket}/x.zarr", VOLUME, "zyx", chunks=(8, 10, 12))
     more = (*shared, "--work", str(tmp_path / "run")) if shared else ()
