@@ -57,7 +57,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What CI runs.
+# What CI runs, and SigPy.
 check: lint test test-sigpy
 
 # TUTORIALS=off: without running them. It fetches nothing from elsewhere. `python -m http.server -d site` serves it with its search. The variable silences a notice of the theme's.
