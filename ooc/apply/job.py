@@ -342,16 +342,8 @@ class Application:
         shape, position = [self.made[letters.index(letter)] for letter in axes], self._position()
         like = None if position is None else self.file
         named, ome = named_axes(self.output, axes), self.ome or version_of(self.output)
-        sink = create(
-            beside(self.output, folder),
-            shape,
-            self._dtype,
-            named,
-            like=like,
-            position=position,
-            overwrite=self.overwrite,
-            ome=ome,
-        )
+        about: dict[str, Any] = {"like": like, "position": position, "overwrite": self.overwrite, "ome": ome}
+        sink = create(beside(self.output, folder), shape, self._dtype, named, **about)
         return arranged(sink, axes, letters)
 
     def _result(self, name: str) -> Result:

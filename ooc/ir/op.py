@@ -214,15 +214,14 @@ class Fold:
 
 
 class Op(metaclass=Once):
-    """Base of every operation: a frozen dataclass of sizes with the members below.
+    """Base of every operation: a frozen dataclass of sizes.
 
-    `dims`     loop dims and their extents, in natural order
+    `dims`     loop dims and their extents, in natural order; `reduce` those summed over: splitting one makes partial sums
     `inputs`   operands read; `outputs` operands written
-    `reduce`   dims that are summed over: splitting one makes partial sums
-    `ordered`  those that may be split without changing the order of summation, first to last
-    `whole`    dims that cannot be split
+    `ordered`  those that may be split without changing the order of summation, first to last; `whole` dims that cannot be split
     `fixed`    inputs that kernels prepare anew whenever they change (filters)
     `state`    operands holding a partial sum; an output of the same name is its own partial sum
+    `in_parts` the same with one more loop dim that is summed over, for tiles of less where there is little room; None: none
     `inward`   only makes what is stored ready for the stages behind it: a chain may begin with it and be split as without it
     """
 
@@ -235,6 +234,7 @@ class Op(metaclass=Once):
     ordered: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
     fixed: tuple[str, ...] = ()
+    in_parts: Op | None = None
     inward: ClassVar[bool] = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,9 @@ class ConvFprop(OverOutput):
         return ("c", PART) if self.parted else ("c",)
 
     @property
-    def may_be_parted(self) -> bool:
-        """Whether tiles of some of its taps may be faster, where there is little room."""
-        return not self.parted and self.taps[0] >= LEAST_PARTED and math.prod(self.taps) >= MANY_TAPS
+    def in_parts(self) -> ConvFprop | None:  # type: ignore[override]
+        many = self.taps[0] >= LEAST_PARTED and math.prod(self.taps) >= MANY_TAPS
+        return replace(self, parted=True) if many and not self.parted else None
 
     @cached_property
     def inputs(self) -> tuple[Operand, ...]:  # type: ignore[override]

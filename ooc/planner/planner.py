@@ -11,7 +11,6 @@ from ooc.errors import BudgetError
 from ooc.ir.fused import Fused
 from ooc.ir.op import Op
 from ooc.model.cost import Model
-from ooc.ops import ConvFprop
 from ooc.planner.cutting import between, cut
 from ooc.planner.question import Bound, Question, bound_of, least_computing
 from ooc.planner.search import search
@@ -100,12 +99,13 @@ class Planner:
         """The plan of an op, or of one whose tiles have some of the taps of its filters, where that is faster."""
         plan = self._search(op, budget, greedy)
         limited = budget.device_bytes is not None and not budget.deterministic and self.backend.parts_filters
-        if not (limited and isinstance(op, ConvFprop) and op.may_be_parted):
+        parts = op.in_parts if limited else None
+        if parts is None:
             return plan
         least = least_computing(op, self.backend.offers(op), self.model)
         if plan.predicted_seconds <= CROWDED * least:
             return plan
-        parted = self._search(replace(op, parted=True), budget, greedy)
+        parted = self._search(parts, budget, greedy)
         return parted if parted.predicted_seconds * PARTED < plan.predicted_seconds else plan
 
     def _search(self, op: Op, budget: Budget, greedy: bool) -> Plan:

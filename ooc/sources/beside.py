@@ -19,14 +19,13 @@ from ooc.sources.base import FileSource
 from ooc.sources.checks import faults
 from ooc.sources.drafts import check_free, discard, draft_of, mark, publish, published, tidy
 from ooc.sources.hdf5 import Hdf5Source, hdf5_room, merge_hdf5
-from ooc.sources.objects import NODES
+from ooc.sources.objects import MOST_JSON, NODES
 from ooc.sources.ome_zarr import announce, complete
 from ooc.sources.place import TensorPath, check_room, exists, home, place, writable
 from ooc.sources.protocol import Source
 from ooc.sources.raw import RawSource
-from ooc.sources.remote import Store, is_remote
+from ooc.sources.remote import KeyStore, is_remote
 from ooc.sources.zarr_arrays import ZarrSource, folder_of, make_groups, sweep_zarr, zarr_room
-from ooc.sources.zarr_metadata import MOST_JSON
 
 ROOMS: dict[str, Callable[[TensorPath, bool], None]] = {"zarr": zarr_room, "hdf5": hdf5_room}  # of what holds several tensors
 
@@ -212,7 +211,7 @@ def state_of(path: str) -> dict[str, Any]:
     """Bytes and time of change of a file; of a folder those of all files in it, by their names; of one across a network what its
     node says, and which version of that it is, as listings tell no more. Raises StoreError."""
     if is_remote(path):
-        store = Store(path)
+        store = KeyStore(path)
         told = hashlib.blake2b(b"".join(store.read(name, MOST_JSON) or b"" for name in NODES), digest_size=16)
         return {"versions": [store.version(name) for name in NODES], "says": told.hexdigest()}
     try:

@@ -6,17 +6,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ooc.errors import ArgumentError, OocError, StoreError
 from ooc.sources.checks import faults
-from ooc.sources.objects import NODES, is_node
+from ooc.sources.objects import MOST_JSON, NODES, is_node
 from ooc.sources.place import DRAFT, home
-from ooc.sources.remote import Store
-from ooc.sources.zarr_metadata import MOST_JSON, about_ome, attributes_of, node
+from ooc.sources.remote import KeyStore
+from ooc.sources.zarr_metadata import about_ome, attributes_of, node
 
 ENCODINGS = (("default", "/"), ("default", "."), ("v2", "/"), ("v2", "."))  # of names of chunks, in Zarr 3
 PREFIXES, MOST_LEVELS = ("", "s", "t", "u", "v"), 32  # of names of levels
@@ -51,7 +51,7 @@ def draft_of(folder: str, room: Path) -> str:
 
 def drafts(folder: str) -> list[str]:
     """All drafts of a node."""
-    begun = {name.partition("/")[0] for name in Store(folder).names(DRAFT)}
+    begun = {name.partition("/")[0] for name in KeyStore(folder).names(DRAFT)}
     return [f"{folder.rstrip('/')}/{name}" for name in sorted(begun)]
 
 
@@ -125,12 +125,12 @@ def claim(path: str, draft: str, overwrite: bool) -> None:
 def publish(path: str, draft: str, told: Callable[[str], object]) -> None:
     """A draft that is whole becomes its node; what that replaces goes. told: is called with the mark of it before."""
     folder = home(draft)
-    says, store = _says(path, draft), Store(folder, path)
+    says, store = _says(path, draft), KeyStore(folder, path)
     if not says:
         raise StoreError(f"{path}: what was begun is gone: another run writes there")
     old, files = numbers_of(path, folder), [*_says(path, folder)]
     replaces = {"numbers": None if old is None else asdict(old), "files": files}
-    Store(draft, path).write(REPLACES, json.dumps(replaces).encode())
+    KeyStore(draft, path).write(REPLACES, json.dumps(replaces).encode())
     told(_mark(says))
     for name in sorted(says, key=NODES.index, reverse=True):  # which tells of all the others last
         try:
@@ -145,15 +145,15 @@ def publish(path: str, draft: str, told: Callable[[str], object]) -> None:
 def tidy(path: str, draft: str) -> None:
     """Remove a draft that became its node, and what that replaced. Again does nothing."""
     folder = home(draft)
-    store, mine = Store(folder, path), numbers_of(path, draft)
-    told = Store(draft, path).read(REPLACES, MOST_JSON)
+    store, mine = KeyStore(folder, path), numbers_of(path, draft)
+    told = KeyStore(draft, path).read(REPLACES, MOST_JSON)
     if mine is None or told is None or not published(path, draft):
         return
     old, files = _replaced(path, told)
     says, kept, gone = _says(path, draft), mine.keys(), old.keys()
     store.remove(name for name in files if name not in says)
     store.remove(name for name in store.names() if gone.fullmatch(name) and not kept.fullmatch(name))
-    Store(draft, path).clear()
+    KeyStore(draft, path).clear()
 
 
 def _replaced(path: str, told: bytes) -> tuple[Numbers, list[str]]:
@@ -184,16 +184,16 @@ def discard(path: str, draft: str) -> None:
     if mine is not None:
         there, keys = numbers_of(path, folder), mine.keys()
         kept = (there or Numbers()).keys()
-        store = Store(folder, path)
+        store = KeyStore(folder, path)
         store.remove(name for name in store.names() if keys.fullmatch(name) and not kept.fullmatch(name))
-    Store(draft, path).clear()
+    KeyStore(draft, path).clear()
 
 
 def foreign(path: str, folder: str) -> list[str]:
     """What lies at a place where there is no node, and is of no draft."""
     begun = drafts(folder)
     keys = [numbers.keys() for draft in begun if (numbers := numbers_of(path, draft)) is not None]
-    names = (name for name in Store(folder, path).names() if not name.startswith(DRAFT))
+    names = (name for name in KeyStore(folder, path).names() if not name.startswith(DRAFT))
     return [name for name in names if not any(one.fullmatch(name) for one in keys)]
 
 
@@ -201,7 +201,7 @@ def levels_begun(path: str, folder: str) -> set[str]:
     """Levels of drafts of an image, and those that they replace."""
     levels: set[str] = set()
     for draft in drafts(folder):
-        told = Store(draft, path).read(REPLACES, MOST_JSON)
+        told = KeyStore(draft, path).read(REPLACES, MOST_JSON)
         old = _replaced(path, told)[0].levels if told is not None else ()
         mine = numbers_of(path, draft)
         levels |= {*old, *(mine.levels if mine is not None else ())}
@@ -217,9 +217,9 @@ def _mark(says: dict[str, bytes]) -> str:
     return hashlib.blake2b(b"".join(says[name] for name in sorted(says)), digest_size=16).hexdigest() if says else ""
 
 
-def _says(path: str, folder: str, names: Iterable[str] = NODES) -> dict[str, bytes]:
+def _says(path: str, folder: str) -> dict[str, bytes]:
     """What a node says of itself, by file."""
-    store = Store(folder, path)
+    store = KeyStore(folder, path)
     with faults(path, "reading"):
-        files = {name: store.read(name, MOST_JSON) for name in names}
+        files = {name: store.read(name, MOST_JSON) for name in NODES}
     return {name: content for name, content in files.items() if content is not None}

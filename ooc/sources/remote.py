@@ -74,7 +74,7 @@ def answer(future: Any) -> Any:
         raise StoreError(f"no answer within {PATIENCE} seconds") from None
 
 
-class Store:
+class KeyStore:
     """The small objects of a folder across a network, and what is removed of it.
 
     Parameters:

@@ -18,10 +18,9 @@ import numpy as np
 from ooc.errors import ArgumentError, DtypeError, OocError, ShapeError, StoreError
 from ooc.sources.checks import check_unit, faults, numeric, sizes
 from ooc.sources.geometry import Geometry, Spacing, spacing
-from ooc.sources.objects import content_of, is_node, is_there
+from ooc.sources.objects import MOST_JSON, content_of, is_node, is_there
 from ooc.sources.place import LABELS, home
 
-MOST_JSON = 16 << 20  # bytes of metadata
 MOST_SHARD = 1 << 36  # bytes; only a writer holds a whole one
 FILL: dict[str, Any] = {"b": False, "f": 0.0, "c": [0.0, 0.0]}  # what is not written, of kinds that are no integers
 NAMES = {"time": "t", "channel": "c", "channels": "c", "sample": "s", "samples": "s"}

@@ -124,7 +124,7 @@ def run_folder(result: Where, folder: str | os.PathLike[str] | None = None) -> P
     """The folder of a run: one that is wanted, else the one beside the result; None: across a network there is none. Raises
     ArgumentError."""
     if folder and is_remote(os.fspath(folder)):
-        raise ArgumentError(f"folder: {os.fspath(folder)}: expected one on a disk, which all workers see")
+        raise ArgumentError(f"{os.fspath(folder)}: expected a folder on a disk, which all workers see")
     if not folder and is_remote(result.file):
         return None
     return Path(folder or f"{result.beside}{FOLDER}").absolute()

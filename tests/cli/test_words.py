@@ -66,7 +66,7 @@ def test_what_is_there_is_told_first(
         ("y.zarr:1", (), "levels of OME-Zarr are not written"), ("y.npy::0", (), "slices select"), ("y.txt", (), "y.txt"),
         ("s3://b/y.npy", (), "across a network only .zarr"), ("gs://b/y.zarr", (), "expected s3:// or https://"),
         ("https://host/y.zarr", (), "is only read"), ("s3://b/y.zarr", ("--resume",), "--work: expected a folder"),
-        ("y.npy", ("--work", "s3://b/w", "--resume"), "s3://b/w: expected one on a disk"),
+        ("y.npy", ("--work", "s3://b/w", "--resume"), "s3://b/w: expected a folder on a disk"),
         ("y.npy", ("--work", "w"), "--work: of a run that is shared or can be resumed"),
         ("y.npy", ("--budget", "1e300"), "budget='1e300': expected less than 2^63 bytes"),
         ("y.npy", ("--budget", "nine"), "budget='nine': expected bytes"),

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import running
+from races import races
 from sweeps import crossed
 
 import ooc
@@ -18,8 +19,10 @@ from ooc.ir.region import PartWindow, Span
 from ooc.ops import ConvFprop
 from ooc.ops.conv_base import PART
 from ooc.ops.descriptor import parse
+from ooc.planner.search import search
 from ooc.runtime import engine
 from ooc.runtime.context import current_device
+from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
@@ -79,6 +82,35 @@ def test_parts_sum_to_the_whole(case: str, dtype: str, kernel: str) -> None:
             np.testing.assert_array_equal(y.astype(np.float64), oracle.stored(expected, dtype))
 
 
+@pytest.mark.parametrize("budget", [2 << 10, 16 << 10, 256 << 10, None])
+@pytest.mark.parametrize("case", CASES[::4])
+def test_any_budget_is_kept_and_gives_the_same(case: str, budget: int | None) -> None:
+    """As planned: what is measured is no more than what was predicted, and that no more than the budget."""
+    op = parse(f"conv.fprop {case} dtype=f64")
+    assert isinstance(op, ConvFprop)
+    inputs = {o.name: np.random.default_rng(5).integers(-2, 3, o.shape).astype(np.float64) for o in op.inputs}
+    y = running.planned(replace(op, parted=True), inputs, running.poisoned_device(budget), random.Random(2))
+    if y is None:
+        assert budget == 2 << 10
+        return
+    expected = oracle.tensors(op, inputs)["y"]
+    np.testing.assert_allclose(y["y"], expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+
+
+def test_parts_that_do_not_wait_are_races() -> None:
+    """Of each wait of a sum over parts: a mutant without it is a race."""
+    op = replace(parse(f"conv.fprop {CASES[0]} dtype=f32"), parted=True)  # type: ignore[type-var]
+    sizes = {d: -(-e // {PART: 3, "p": 2}.get(d, 1)) for d, e in op.dims.items()}
+    places = tuple((o.name, Place.HOST) for o in op.operands)
+    todo = lower(Plan(op, tuple(sizes.items()), ("n", "k", "p", "q", "c", PART), 2, places, kernel="plain", shared=True))
+    waits = [(i, j) for i, step in enumerate(todo.steps) for j in step.after]
+    assert not races(todo.steps, todo.layout) and waits
+    for i, j in waits:
+        steps = [*todo.steps]
+        steps[i] = steps[i]._replace(after=tuple(k for k in steps[i].after if k != j))
+        assert races(steps, todo.layout), f"{i} need not wait for {j}"
+
+
 @pytest.mark.parametrize("kernel", ["plain", "native"])
 def test_special_values_reach_what_their_taps_see(kernel: str) -> None:
     """Of taps that meet padding alone nothing is seen, be they infinite or no numbers."""
@@ -106,7 +138,7 @@ def test_it_is_chosen_where_it_is_faster() -> None:
     places = {"x": Place.DISK, "w": Place.HOST, "y": Place.DISK}
     with ooc.device("cpu", "800 KiB"):
         planner = current_device().planner
-        plan, whole = planner.plan(op, places), planner._search(op, planner.budget(places), True)
+        plan, whole = planner.plan(op, places), search(op, planner.budget(places), planner.backend, planner.model)
         assert plan.predicted_seconds <= whole.predicted_seconds
         assert isinstance(plan.op, ConvFprop) and plan.op.parted == (plan.predicted_seconds < whole.predicted_seconds)
         kept = planner.plan(op, places, True)

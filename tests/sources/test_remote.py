@@ -260,7 +260,7 @@ def test_an_error_behind_the_last_write_loses_nothing(
     bucket: str, monkeypatch: pytest.MonkeyPatch, at: str, error: type[BaseException]
 ) -> None:
     """The answer to it is lost, or tidying fails: one of both arrays is there, whole, and the next run replaces it."""
-    path, write = f"{bucket}/y.zarr", remote.Store.write
+    path, write = f"{bucket}/y.zarr", remote.KeyStore.write
     drafted(path, VOLUME, "zyx")
     seen = []
 
@@ -276,11 +276,11 @@ def test_an_error_behind_the_last_write_loses_nothing(
             raise error("not now")
         return real(store, *given)
 
-    real = getattr(remote.Store, at, None)
+    real = getattr(remote.KeyStore, at, None)
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Store, "write", stores)
+        patched.setattr(remote.KeyStore, "write", stores)
         if real is not None:
-            patched.setattr(remote.Store, at, fails)
+            patched.setattr(remote.KeyStore, at, fails)
         with contextlib.suppress(error):
             drafted(path, VOLUME * 2, "zyx", True)
     assert seen
@@ -335,7 +335,7 @@ def test_a_list_of_labels_that_cannot_be_read_stays(bucket: str, monkeypatch: py
     labels = RNG.integers(0, 9, (30, 52)).astype(np.uint16)
     drafted(f"{bucket}/x.ome.zarr", labels, "yx")
     written(f"{bucket}/x.ome.zarr/labels/a", labels, "yx")
-    read = remote.Store.read
+    read = remote.KeyStore.read
 
     def denied(store: Any, name: str, most: int) -> Any:
         if store.folder.endswith("labels"):
@@ -343,7 +343,7 @@ def test_a_list_of_labels_that_cannot_be_read_stays(bucket: str, monkeypatch: py
         return read(store, name, most)
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Store, "read", denied)
+        patched.setattr(remote.KeyStore, "read", denied)
         with pytest.raises(ooc.StoreError):
             written(f"{bucket}/x.ome.zarr/labels/b", labels, "yx")
     told = json.loads(client().get_object(Bucket=bucket[5:], Key="x.ome.zarr/labels/zarr.json")["Body"].read())
@@ -392,16 +392,16 @@ def flush(self, unit):
     what(self, unit)
     if at == "flush": os.kill(os.getpid(), signal.SIGKILL)
 WorkFolder.flush = flush
-publish = drafts.Store.write
+publish = drafts.KeyStore.write
 def write(self, name, content):
     if at == "publish" and name == "zarr.json" and "draft" not in str(self.path): os.kill(os.getpid(), signal.SIGKILL)
     publish(self, name, content)
-drafts.Store.write = write
-remove = drafts.Store.remove
+drafts.KeyStore.write = write
+remove = drafts.KeyStore.remove
 def removes(self, names):
     if at == "tidy" and ".draft" not in self.path: os.kill(os.getpid(), signal.SIGKILL)
     remove(self, names)
-if at == "tidy": drafts.Store.remove = removes
+if at == "tidy": drafts.KeyStore.remove = removes
 from ooc.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

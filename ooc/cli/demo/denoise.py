@@ -100,14 +100,14 @@ def run_denoise(
     check_target(Path(png))
     with tempfile.TemporaryDirectory(prefix="ooc-demo-", dir=directory) as folder, ooc.device("cpu", budget, threads=threads):
         plan = denoiser(weights(), side).plan(batch=1, train=False, budget=budget)
-        noisy, clean = Path(folder, "noisy.npy"), Path(folder, "clean.npy")
-        make_noisy(noisy, side)
+        truth, noisy, clean = (Path(folder, f"{name}.npy") for name in ("truth", "noisy", "clean"))
+        make_pictures(truth, noisy, side)
         size = show_bytes(12 * side * side)
         print(f"picture   {side} x {side} with noise, {size} in a file; {show_bytes(plan.budget or 0)} of memory to compute in")
         print(plan, flush=True)
         seconds = run(plan, noisy, clean)
-        x, y = (np.load(file, mmap_mode="r") for file in (noisy, clean))
-        error, before, after = check(x, y), distance(x, side), distance(y, side)
+        real, x, y = (np.load(file, mmap_mode="r") for file in (truth, noisy, clean))
+        error, before, after = check(x, y), distance(x, real), distance(y, real)
         result = DenoiseResult(error <= TOLERANCE, error, before, after, seconds, plan)
         Path(png).write_bytes(png_of(shown(x, y, grid_of(plan))))
     print(f"done      {seconds:.3g} s")
@@ -123,15 +123,15 @@ def check_target(file: Path) -> None:
         raise ooc.StoreError(f"{file}: cannot be written; give another file (--png, --trace)")
 
 
-def make_noisy(path: Path, side: int) -> None:
-    """The picture, enlarged, with noise, a band of rows at a time."""
-    small, rng = picture()[None], default_rng(1411)
-    x = np.lib.format.open_memmap(path, "w+", np.float32, (1, 3, side, side))
-    ooc.upsample(small, side, "linear", scale=1 / 255, out=x)
+def make_pictures(truth: Path, noisy: Path, side: int) -> None:
+    """The picture, enlarged, without noise and with it, a band of rows at a time."""
+    rng = default_rng(1411)
+    x, y = (np.lib.format.open_memmap(path, "w+", np.float32, (1, 3, side, side)) for path in (truth, noisy))
+    ooc.upsample(picture()[None], side, "linear", scale=1 / 255, out=x)
     for top in range(0, side, BAND):
         band = x[:, :, top : top + BAND]
-        band += rng.standard_normal(band.shape, np.float32) * np.float32(NOISE)
-    x.flush()
+        y[:, :, top : top + BAND] = band + rng.standard_normal(band.shape, np.float32) * np.float32(NOISE)
+    y.flush()
 
 
 def run(plan: NetworkPlan, noisy: Path, clean: Path) -> float:
@@ -147,12 +147,10 @@ def run(plan: NetworkPlan, noisy: Path, clean: Path) -> float:
 # ---- what came out
 
 
-def distance(x: Array, side: int) -> float:
+def distance(x: Array, truth: Array) -> float:
     """From the picture without noise, in decibels."""
-    total, small = 0.0, picture()[None]
-    clean = ooc.upsample(small, side, "linear", scale=1 / 255)
-    for top in range(0, side, BAND):
-        total += float(np.square(x[:, :, top : top + BAND] - clean[:, :, top : top + BAND], dtype=np.float64).sum())
+    bands = (slice(top, top + BAND) for top in range(0, x.shape[2], BAND))
+    total = sum(float(np.square(x[:, :, band] - truth[:, :, band], dtype=np.float64).sum()) for band in bands)
     return 10 * math.log10(x.size / total)
 
 
@@ -164,9 +162,9 @@ def check(x: Array, y: Array) -> float:
     for top, left in places:
         wide = np.zeros((3, WINDOW + 2 * REACH, WINDOW + 2 * REACH))
         inside = np.zeros(wide.shape[1:], bool)
-        seen = [(max(0, at - REACH), min(side, at + WINDOW + REACH)) for at in (top, left)]
-        rows, columns = (slice(lo - at + REACH, hi - at + REACH) for at, (lo, hi) in zip((top, left), seen, strict=True))
-        wide[:, rows, columns] = x[0, :, slice(*seen[0]), slice(*seen[1])]
+        bounds = [(max(0, at - REACH), min(side, at + WINDOW + REACH)) for at in (top, left)]
+        rows, columns = (slice(lo - at + REACH, hi - at + REACH) for at, (lo, hi) in zip((top, left), bounds, strict=True))
+        wide[:, rows, columns] = x[0, :, slice(*bounds[0]), slice(*bounds[1])]
         inside[rows, columns] = True
         expected = by_numpy(wide, inside, values)[:, REACH:-REACH, REACH:-REACH]
         window = y[0, :, top : top + WINDOW, left : left + WINDOW]
