@@ -19,7 +19,7 @@ from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 
 CROWDED = 1.5  # times what computing takes, from which on a plan suffers from the budget
-PARTED = 1.1  # times that tiles of some taps must be faster
+PARTED = 2  # times that tiles of some taps must be predicted faster: what many small tiles take besides is more than predicted
 REMEMBERED = 1024  # plans, cuts and bounds of one planner
 LEAST_WORKSPACE, MOST_WORKSPACE = 256, 1 << 40  # bytes, between which a limit that yields is raised
 
