@@ -204,7 +204,7 @@ void bind_direct(py::module_ &m) {
         py::arg("workspace"), py::arg("workspace_bytes"), py::arg("threads"),
         "The same by Winograd's F(2 x 2, 3 x 3), in any workspace; False, and nothing written, where that does not serve.");
   py::class_<fft::Tables, std::shared_ptr<fft::Tables>>(m, "FftTables", "What is prepared once for transforms of some lengths.")
-      .def(py::init(&fft_tables), py::arg("dtype"), py::arg("lengths"));
+      .def(py::init(&fft_tables), py::arg("dtype"), py::arg("lengths"), py::arg("folded") = 1);
   call(m, "fft_conv", &fft_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
         py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
         py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),

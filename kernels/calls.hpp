@@ -146,7 +146,7 @@ int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int 
 namespace fft {
 struct Tables;
 }
-std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths);
+std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths, i64 folded);
 bool fft_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape, const Ints &x_strides,
               uintptr_t w, const Ints &w_shape, const Ints &w_strides, uintptr_t y, const Ints &y_shape,
               const Ints &y_strides, const Ints &stride, const Ints &dilation, const Ints &pad_lo, i64 groups,

@@ -10,14 +10,20 @@ const fft::Kernels &kernels() { return widest<fft::Kernels>({fft::kernels_base()
 
 }  // namespace
 
-std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths) {
+std::shared_ptr<fft::Tables> fft_tables(int dtype, const Three &lengths, i64 folded) {
   direct::require(dtype == int(Dtype::f32) || dtype == int(Dtype::f64), "dtype must be f32 or f64");
   auto tables = std::make_shared<fft::Tables>();
   tables->dtype = Dtype(dtype);
+  i64 numbers = 1, longest = 1;
   for (int d = 0; d < 3; ++d) {
     direct::require(lengths[d] >= 1, "segments are not empty");
     tables->lengths.axis[d] = lengths[d];
+    numbers *= lengths[d];
+    longest = std::max(longest, lengths[d]);
   }
+  direct::require(folded >= 1 && longest % folded == 0, "segments fold into lines of the same length");
+  direct::require(folded == 1 || (numbers == longest && folded % 16 == 0), "only lines are folded, into whole vectors");
+  tables->lengths.folded = folded;
   tables->plans = kernels().prepare(tables->dtype, tables->lengths);
   return tables;
 }

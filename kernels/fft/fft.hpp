@@ -5,7 +5,11 @@
 // transformed once each; for every frequency a matrix product sums over channels (fprop, dgrad) or blocks (wgrad), whose results go
 // back once. Spectra lie in rows: of the frequencies of a line, all rows, so that a product reads what is together.
 //
-// Room: for spectra of all filters, and of as many blocks of all channels in and out as it holds; what each thread transforms.
+// A long line is folded into a plane, of which neighbouring numbers are a column: its lines are transformed, turned, and transformed
+// across. So several lanes share one segment, and what a thread works in is short.
+//
+// Room: for spectra of all filters, and of as many blocks of all channels in and out as it holds; what each thread transforms. Where
+// each channel has one filter, the spectrum of a block becomes that of its result where it is.
 // Filters keep their place between calls: with `packed` a call uses the spectra that an earlier one left there.
 #pragma once
 #include <memory>
@@ -18,6 +22,7 @@ namespace fft {
 
 struct Lengths {
   i64 axis[3];  // of a segment
+  i64 folded;   // lines into which a segment is folded that is one; 1: none
 };
 
 // What PocketFFT prepares for some lengths: once for all tiles of a plan, whose workspace counts it.

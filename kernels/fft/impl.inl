@@ -43,7 +43,7 @@ struct Call {
   const Operands &o;
   const Sizes &s;
   const Plans<T> &plans;
-  i64 some, groups, c, k;  // blocks at a time; channels of a group
+  i64 some, groups, c, k;  // blocks at a time, 0: each channel of each alone; channels of a group
   Rows<T> filters, in, out;
   Spaces spaces;
 
@@ -124,6 +124,45 @@ static Epilogue<T> epilogue_of(const Operands &o) {
   return {static_cast<const T *>(o.bias), o.act, static_cast<T>(o.coef), o.accumulate};
 }
 
+// How spectra of results follow from those of what is convolved, and where it goes.
+template <class T>
+struct Convolved {
+  Tensor<const T> x;
+  Tensor<T> y;
+  Blocks blocks;
+  i64 shift[3], valid[3];  // from a block's first output to its segment's first number; to what wraps around no filter
+  Epilogue<T> epilogue;
+
+  void store(Transform<T> &transform, Part<T> *parts, i64 count, const Rows<T> &rows, i64 row, i64 channel) const {
+    for (i64 i = 0; i < count; ++i)
+      for (int d = 0; d < 3; ++d) parts[i].first[d] += valid[d];
+    const T bias = epilogue.bias ? epilogue.bias[channel] : T(0);
+    transform.backward(parts, count, rows, row, [&](T *to, const Part<T> &part, const T *line) {
+      store_row(line + part.first[2], to, part.count[2], part.stride[2], bias, epilogue);
+    });
+  }
+};
+
+// Where each channel has one filter: a block at a time, there and back in the same place.
+template <bool CONJUGATE, class T>
+static void each_channel(const Call<T> &q, const Convolved<T> &z) {
+  q.transform(q.groups * z.blocks.all, [&](Transform<T> &transform, i64 i) {
+    const i64 channel = i / z.blocks.all;
+    const Block b = z.blocks.at(i % z.blocks.all);
+    i64 first[3];
+    for (int d = 0; d < 3; ++d) first[d] = b.first[d] + z.shift[d];
+    const Part<const T> segment = part_of(z.x, b.n, channel, first, q.s.segment);
+    const Rows<T> spectrum = transform.passing();
+    transform.forward(&segment, 1, spectrum, 0);
+    share_runs(q.s.lines, transform.team, [&](i64 lo, i64 hi, int) {
+      for (i64 line = lo; line < hi; ++line)
+        multiply<CONJUGATE>(Product<T>{q.filters.at(line, channel), spectrum.at(line, 0), spectrum.at(line, 0), 1, 1, 1, 1, 1, 1, 1, 1, 1, false});
+    });
+    Part<T> result = part_of(z.y, b.n, channel, b.first, b.size);
+    z.store(transform, &result, 1, spectrum, 0, channel);
+  });
+}
+
 // fprop of x, or dgrad of dy.
 template <class T>
 static void sum_channels(const Call<T> &q) {
@@ -131,18 +170,18 @@ static void sum_channels(const Call<T> &q) {
   const i64 cin = fprop ? q.c : q.k, cout = fprop ? q.k : q.c;
   const Tensor<const T> x{static_cast<const T *>(fprop ? q.o.x : q.o.y), fprop ? q.o.xs : q.o.ys, fprop ? q.p.x : q.p.y, q.groups * cin};
   const Tensor<T> y{static_cast<T *>(fprop ? q.o.y : q.o.x), fprop ? q.o.ys : q.o.xs, fprop ? q.p.y : q.p.x, q.groups * cout};
-  const Blocks blocks(q.s, y.extent, q.p.n);
-  const Epilogue<T> epilogue = epilogue_of<T>(q.o);
-  i64 shift[3], valid[3];
+  Convolved<T> z{x, y, Blocks(q.s, y.extent, q.p.n), {}, {}, epilogue_of<T>(q.o)};
+  const Blocks &blocks = z.blocks;
   const i64 none[3] = {0, 0, 0};
-  for (int d = 0; d < 3; ++d) valid[d] = fprop ? 0 : q.s.reach[d] - 1, shift[d] = fprop ? -q.p.pad[d] : q.p.pad[d] - valid[d];
+  for (int d = 0; d < 3; ++d) z.valid[d] = fprop ? 0 : q.s.reach[d] - 1, z.shift[d] = fprop ? -q.p.pad[d] : q.p.pad[d] - z.valid[d];
   if (!q.o.packed)
     for_filters<const T>(q, static_cast<const T *>(q.o.w), [&](Transform<T> &transform, const Part<const T> *parts, i64 count, i64 row) {
       transform.forward(parts, count, q.filters, row);
     });
+  if (q.some == 0) return fprop ? each_channel<true>(q, z) : each_channel<false>(q, z);
   for (i64 begin = 0; begin < blocks.all; begin += q.some) {
     const i64 count = imin(q.some, blocks.all - begin);
-    for_segments(q, x, blocks, begin, count, shift, q.s.axis,
+    for_segments(q, x, blocks, begin, count, z.shift, q.s.segment,
                  [&](Transform<T> &transform, const Part<const T> *parts, i64 some, i64 row, i64) { transform.forward(parts, some, q.in, row); });
     share(q.s.lines * q.groups, q.p.threads, [&](i64 i, int) {
       const i64 line = i / q.groups, g = i % q.groups;
@@ -152,12 +191,7 @@ static void sum_channels(const Call<T> &q) {
       else multiply<false>(m);
     });
     for_segments(q, y, blocks, begin, count, none, nullptr, [&](Transform<T> &transform, Part<T> *parts, i64 some, i64 row, i64 channel) {
-      for (i64 i = 0; i < some; ++i)
-        for (int d = 0; d < 3; ++d) parts[i].first[d] += valid[d];
-      const T bias = epilogue.bias ? epilogue.bias[channel] : T(0);
-      transform.backward(parts, some, q.out, row, [&](T *to, const Part<T> &part, const T *line) {
-        store_row(line + part.first[2], to, part.count[2], part.stride[2], bias, epilogue);
-      });
+      z.store(transform, parts, some, q.out, row, channel);
     });
   }
 }
@@ -172,7 +206,7 @@ static void sum_blocks(const Call<T> &q) {
   for (int d = 0; d < 3; ++d) shift[d] = -q.p.pad[d];
   for (i64 begin = 0; begin < blocks.all; begin += q.some) {
     const i64 count = imin(q.some, blocks.all - begin);
-    for_segments(q, x, blocks, begin, count, shift, q.s.axis,
+    for_segments(q, x, blocks, begin, count, shift, q.s.segment,
                  [&](Transform<T> &transform, const Part<const T> *parts, i64 some, i64 row, i64) { transform.forward(parts, some, q.in, row); });
     for_segments(q, dy, blocks, begin, count, none, nullptr,
                  [&](Transform<T> &transform, const Part<const T> *parts, i64 some, i64 row, i64) { transform.forward(parts, some, q.out, row); });
@@ -186,7 +220,7 @@ static void sum_blocks(const Call<T> &q) {
     transform.backward(parts, count, q.filters, row, [&](T *to, const Part<T> &part, const T *line) {
       for (i64 i = 0; i < part.count[2]; ++i) {
         T &tap = to[i * part.stride[2]];
-        tap = line[i * part.step[2]] + (q.o.accumulate ? tap : T(0));
+        tap = line[part.first[2] + i * part.step[2]] + (q.o.accumulate ? tap : T(0));
       }
     });
   });
@@ -233,11 +267,11 @@ static bool run_as(const Problem &p, const Operands &o, const Lengths &lengths, 
   const i64 groups = p.groups, c = p.c / groups, k = p.k / groups, threads = p.threads;
   const i64 spectrum = s.lines * ROW<T> * i64(sizeof(T)), filters = groups * k * c;
   const Blocks blocks(s, p.pass == Pass::dgrad ? p.x : p.y, p.n);
-  const auto fitting = [&](i64 spaces) {
-    return imin(blocks.all, (o.workspace_bytes - filters * spectrum - spaces_bytes<T>(s, threads, spaces)) / ((p.c + p.k) * spectrum));
-  };
-  const i64 spaces = fitting(threads) < 1 ? 1 : threads, some = fitting(spaces);
-  if (some < 1 || !sums_hold<T>(p, o, s, blocks.all)) return false;
+  const bool alone = c * k == 1 && s.group == 1 && p.pass != Pass::wgrad;
+  const auto room_for = [&](i64 spaces) { return o.workspace_bytes - filters * spectrum - spaces_bytes<T>(s, threads, spaces); };
+  const i64 least = alone ? 0 : (p.c + p.k) * spectrum, spaces = room_for(threads) < least ? 1 : threads;
+  const i64 some = alone ? 0 : imin(blocks.all, room_for(spaces) / least);
+  if (room_for(spaces) < least || !sums_hold<T>(p, o, s, blocks.all)) return false;
   char *at = static_cast<char *>(o.workspace);
   const auto rows = [&](i64 count) {
     const Rows<T> r{reinterpret_cast<T *>(at), count};

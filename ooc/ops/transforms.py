@@ -28,9 +28,9 @@ EACH, DOUBLING, PRODUCT = (
 RATIOS = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64)  # of a segment to the reach of the filters
 CACHED, SLOWER = 1 << 17, 1.3  # numbers of a segment that caches hold, and how much longer those of larger ones take
 BETTER = 0.95  # of the operations for which a segment may be larger
-LENGTHS = np.asarray(
-    sorted(2**a * 3**b * 5**c for a in range(23) for b in range(3) for c in range(3) if 2**a * 3**b * 5**c < 1 << 23)
-)
+FOLDED = 2048  # numbers from which on kernels may make a plane of a line: of lengths that halve six times alone
+SMOOTH = (2**a * 3**b * 5**c for a in range(23) for b in range(3) for c in range(3))
+LENGTHS = np.asarray(sorted(n for n in SMOOTH if n < 1 << 23 and (n < FOLDED or n % 64 == 0)))
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc.backends.base import Offer
 from ooc.ir.op import ALIGN, ITEM_BYTES, Fold, Op, Operand
-from ooc.ir.region import Along, AxisMap, Sizes
+from ooc.ir.region import Along, AxisMap, PartWindow, Sizes
 from ooc.model.cost import CACHED
 from ooc.planner.question import Question, offer_keys
 from ooc.planner.tilings import Grid, in_order
@@ -88,6 +88,8 @@ class TilingCosts:
         one = np.minimum(axis.extent(sizes), bound)
         if isinstance(axis, Along):
             return op.dims[axis.dim] / count
+        if isinstance(axis, PartWindow):  # what the tiles of a part have, those of all others have, too
+            return one
         full = min(axis.extent({d: op.dims[d] for d in axis.dims}), bound)
         if len(axis.dims) != 1:
             return np.minimum(one, np.maximum(full / count, 1))

@@ -10,6 +10,12 @@ import numpy as np
 from ooc.ir.op import Op, numpy_dtype
 from ooc.ops.descriptor import parse
 
+LONG = (  # lines whose segments are folded into planes
+    "n=2 c=1 w=9000 k=1 s=2001 pad=800 bias=1 act=relu",
+    "n=1 c=3 w=4500 k=2 s=1025 dilation=2 pad=90",
+    "n=1 c=3 w=6000 k=3 s=900 groups=3 layout=channels_last",
+    "n=1 c=2 h=5000 w=2 k=2 r=1203 s=1 pad=600x0 groups=2",
+)
 SHAPES = (
     "n=2 c=3 h=40 w=53 k=4 r=11 s=13 pad=3",
     "n=1 c=1 w=700 k=1 s=129 pad=20",
@@ -20,6 +26,7 @@ SHAPES = (
     "n=1 c=2 d=70 h=9 w=5 k=2 t=45 r=1 s=3 pad=1",
     "n=3 c=2 h=20 w=200 k=2 r=3 s=101 pad=0:2x50:3 bias=1 act=leaky_relu coef=0.5",
     "n=1 c=4 h=33 w=32 k=4 r=13 s=11 pad=2 layout=channels_last bias=1 act=relu",
+    *LONG,
 )
 PASSES = ("fprop", "dgrad", "wgrad")
 

@@ -25,6 +25,7 @@ from ooc.runtime.context import current_device
 from ooc.schedule.lowering import lower
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
+from ooc.schedule.steps import moved_bytes
 
 CASES = (
     "n=2 c=3 h=20 w=23 k=4 r=9 s=5 pad=4:4x2:1", "n=1 c=2 h=30 w=30 k=3 r=31 s=31 pad=15 bias=1 act=relu",
@@ -130,6 +131,19 @@ def test_the_map_of_parts() -> None:
             read = [i * 2 - 5 + t * 3 for i in range(*p) for t in range(*r)]
             assert axis.span({"p": p, "r": r}) == Span(min(read), max(read) + 1)
             assert axis.extent({"p": p.extent, "r": r.extent}) == max(read) + 1 - min(read)
+
+
+def test_what_is_read_again_is_predicted() -> None:
+    """Of x: each part of the taps meets it anew."""
+    op = parse("conv.fprop n=1 c=1 h=400 w=400 k=1 r=101 s=101 pad=50 dtype=f32")
+    assert isinstance(op, ConvFprop)
+    with ooc.device("cpu", "256 KiB"):
+        planner = current_device().planner
+        places = {"x": Place.DISK, "w": Place.HOST, "y": Place.DISK}
+        plan = search(replace(op, parted=True), planner.budget(places), planner.backend, planner.model)
+    moved = moved_bytes(lower(plan).steps)["read"]
+    assert dict(plan.sizes)[PART] < op.taps[0]
+    assert moved <= plan.lane_bytes["read"] <= 1.4 * moved
 
 
 def test_it_is_chosen_where_it_is_faster() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ooc.ops.transforms import segments, why_not
 VECTOR_BYTES = 64  # the widest
 BLOCKS = 16  # whose spectra are multiplied together, each of the filters loaded once for all of them
 TABLES = 4  # numbers for each one along an axis: the roots of unity of two transforms
+FOLDS = tuple(1 << i for i in range(4, 11))  # lines that a segment may be folded into
+FLAT = 8  # numbers of these lines for each of them, at least
 
 
 class FftConv(NativeConv):
@@ -31,7 +34,7 @@ class FftConv(NativeConv):
         super().__init__(op, workspace, threads)
         assert native.kernels is not None
         lengths = lift_spatial(tuple(int(n) for n in segments(op, sizes).lengths), 1)
-        self.tables = native.kernels.FftTables(native.DTYPE_CODES[op.dtype], lengths)
+        self.tables = native.kernels.FftTables(native.DTYPE_CODES[op.dtype], lengths, int(folded(lengths)))
         self.spectra: Any = None
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -51,19 +54,33 @@ def _why_not(op: Op) -> str | None:
     return why_not(op, "fft") or why_not_native(op)
 
 
+def folded(lengths: Sequence[Any]) -> Any:
+    """Into how many lines a segment is folded that is one; 1: none, or a short one."""
+    longest = np.maximum.reduce(np.broadcast_arrays(*lengths))
+    lines = np.ones_like(longest)
+    for fold in FOLDS:
+        lines = np.where((math.prod(lengths) == longest) & (longest % fold == 0) & (FLAT * fold**2 <= longest), fold, lines)
+    return lines
+
+
 def _workspace(op: Op, sizes: Sizes, threads: int) -> Any:
     """Spectra of filters, and of some blocks of all channels; what each thread transforms; tables."""
     assert isinstance(op, Convolution)
     item, some, groups = ITEM_BYTES[compute_dtype(op.dtype)], segments(op, sizes), sizes.get("g", 1)
-    spectrum, channels = 2 * item * some.frequencies, groups * (sizes["c"] + sizes["k"])
-    lanes = VECTOR_BYTES // item  # as many lines are transformed together, where segments are lines
-    lines = np.where(sum(n > 1 for n in some.lengths) == 1, lanes, 1)
+    lanes, folds = VECTOR_BYTES // item, folded(some.lengths)
+    longest = np.maximum.reduce(np.broadcast_arrays(*some.lengths)) // folds
+    across = -(-(longest // 2 + 1) // lanes)  # whole lines of frequencies
+    spectrum = 2 * item * np.where(folds > 1, folds * across * lanes, some.frequencies)
+    line = math.prod(some.lengths) == longest * folds
+    lines = np.where(line & (folds == 1), lanes, 1)  # segments that are transformed together
+    channels, filters = groups * (sizes["c"] + sizes["k"]), groups * sizes["c"] * sizes["k"]
     blocks = np.minimum(some.blocks, np.maximum(BLOCKS, lines * -(-2 * threads // channels)))
-    longest = np.maximum.reduce(np.broadcast_arrays(*some.lengths))
-    filters = groups * sizes["c"] * sizes["k"]
-    passing = np.where(np.maximum(filters, blocks * channels) < 2 * threads, 1, threads)  # fewer are transformed by all threads
-    work = threads * 2 * VECTOR_BYTES * (2 * longest + lanes) + passing * spectrum
-    return (filters + blocks * channels) * spectrum + work + TABLES * item * sum(some.lengths)
+    alone = (op.kind != "conv.wgrad") & (sizes["c"] * sizes["k"] == 1) & (lines == 1)  # each channel of a block in one place
+    at_once = np.where(alone, groups * some.blocks, np.maximum(filters, blocks * channels))
+    passing = np.where(at_once < 2 * threads, 1, threads)  # fewer are transformed by all threads
+    work = threads * 2 * VECTOR_BYTES * (np.where(line, 1, 2) * longest + lanes) + passing * spectrum
+    roots = 2 * item * folds * (lanes + across) * (folds > 1) + TABLES * item * (longest + folds)
+    return (filters + np.where(alone, 0, blocks * channels)) * spectrum + work + roots
 
 
 def _prepare(op: Op, sizes: Sizes, workspace: Any, threads: int) -> Kernel:

@@ -12,6 +12,7 @@ import pytest
 import ooc
 from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
+from ooc.backends.cpu.fft import FLAT, folded
 from ooc.ir.fused import fuse
 from ooc.ir.op import Block, Op, aligned, numpy_dtype
 from ooc.ir.region import Span, spans
@@ -20,7 +21,7 @@ from ooc.ops.transforms import segments
 from ooc.planner.question import PAYS, paying, usable_offers
 from ooc.runtime.engine import execute
 from tests.helpers.cpu_kernels import aligned_room, in_one_tile
-from tests.helpers.many_taps import PASSES, SHAPES, apart, numbers, op_of, widened
+from tests.helpers.many_taps import LONG, PASSES, SHAPES, apart, numbers, op_of, widened
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
 
@@ -197,6 +198,24 @@ def test_integers_are_summed_directly() -> None:
     np.testing.assert_array_equal(ooc.conv(x, w), exact)
     report = ooc.last_report()
     assert report is not None and all("fft" not in plan.kernels for plan in report.plans)
+
+
+@pytest.mark.parametrize("shape", LONG)
+def test_long_lines_are_folded(shape: str) -> None:
+    """So that what a thread works in is small beside a line, and so that no result but theirs takes room of one."""
+    op = op_of("fprop", shape, "f32")
+    lengths = [int(n) for n in segments(op, op.dims).lengths]
+    lines = int(folded(lengths))
+    assert lines >= 16 and max(lengths) % lines == 0 and max(lengths) >= FLAT * lines**2
+    assert int(folded([1, max(lengths) + 1])) == 1 and int(folded([2, *lengths])) == 1
+    assert int(CpuBackend.families["fft"].workspace(op, op.dims, 2)) < 16 * 4 * max(lengths) * max(1, op.dims["c"] * op.dims["k"])
+
+
+def test_no_segment_folds_into_parts_of_vectors() -> None:
+    assert native.kernels is not None
+    for lengths, lines in (((1, 1, 4096), 24), ((1, 1, 4096), 8), ((1, 2, 4096), 16), ((1, 1, 4096), 0), ((1, 1, 4096), -16)):
+        with pytest.raises(ValueError, match=r"fold|lines are folded"):
+            native.kernels.FftTables(native.DTYPE_CODES["f32"], lengths, lines)
 
 
 def test_what_it_serves() -> None:
