@@ -203,6 +203,14 @@ void bind_direct(py::module_ &m) {
         py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
         py::arg("workspace"), py::arg("workspace_bytes"), py::arg("threads"),
         "The same by Winograd's F(2 x 2, 3 x 3), in any workspace; False, and nothing written, where that does not serve.");
+  call(m, "has_paired_conv", &has_paired_conv, "Whether paired_conv can be called here.");
+  call(m, "paired_conv", &paired_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),
+        py::arg("x_strides"), py::arg("w"), py::arg("w_shape"), py::arg("w_strides"), py::arg("y"),
+        py::arg("y_shape"), py::arg("y_strides"), py::arg("stride"), py::arg("dilation"), py::arg("pad_lo"),
+        py::arg("groups"), py::arg("bias"), py::arg("act"), py::arg("coef"), py::arg("accumulate"),
+        py::arg("workspace"), py::arg("workspace_bytes"), py::arg("packed"), py::arg("threads"), py::arg("rounded"),
+        "Forward convolution, or the data gradient at stride 1, of x (dy) and w in bf16 to f32, or rounded to bf16, by dot products of pairs: whether it "
+        "did (else nothing was written, as there is too little room), and whether packed filters are left in the workspace.");
   py::class_<fft::Tables, std::shared_ptr<fft::Tables>>(m, "FftTables", "What is prepared once for transforms of some lengths.")
       .def(py::init(&fft_tables), py::arg("dtype"), py::arg("lengths"), py::arg("folded") = 1);
   call(m, "fft_conv", &fft_conv, py::arg("pass_"), py::arg("dtype"), py::arg("x"), py::arg("x_shape"),

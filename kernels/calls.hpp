@@ -139,6 +139,13 @@ bool winograd_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &
                    uintptr_t bias, int act, double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes,
                    int threads);
 
+bool has_paired_conv();
+std::pair<bool, bool> paired_conv(const std::string &pass, int dtype, uintptr_t x, const Ints &x_shape, const Ints &x_strides,
+                 uintptr_t w, const Ints &w_shape, const Ints &w_strides, uintptr_t y, const Ints &y_shape,
+                 const Ints &y_strides, const Ints &stride, const Ints &dilation, const Ints &pad_lo, i64 groups,
+                 uintptr_t bias, int act, double coef, bool accumulate, uintptr_t workspace, i64 workspace_bytes,
+                 bool packed, int threads, bool rounded);
+
 // special.cpp
 int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int threads);
 

@@ -15,7 +15,7 @@ constexpr i64 kLook = 16384;  // items between two looks at what the others foun
 // The largest magnitude of n items, as bits: numbers in their order, then infinity, then NaN.
 template <typename Bits>
 OOC_INLINE Bits largest_any(const Bits *x, i64 n, i64 step) {
-  const Bits magnitude = ~Bits(0) >> 1;
+  const Bits magnitude = Bits(~Bits(0)) >> 1;
   Bits top = 0;
   if (step == 1)
     for (i64 i = 0; i < n; ++i) top = std::max<Bits>(top, x[i] & magnitude);
@@ -25,6 +25,7 @@ OOC_INLINE Bits largest_any(const Bits *x, i64 n, i64 step) {
 }
 
 OOC_CLONES uint32_t largest(const uint32_t *x, i64 n, i64 step) { return largest_any(x, n, step); }
+OOC_CLONES uint16_t largest(const uint16_t *x, i64 n, i64 step) { return largest_any(x, n, step); }
 OOC_CLONES uint64_t largest(const uint64_t *x, i64 n, i64 step) { return largest_any(x, n, step); }
 
 template <typename Bits>
@@ -51,13 +52,14 @@ int special_of(const Bits *x, Bits infinity, const Nest<1> &nest, int threads) {
 
 int special(int dtype, uintptr_t x, const Five &shape, const Five &strides, int threads) {
   const Dtype type = dtype_of(dtype);
-  if (type != Dtype::f32 && type != Dtype::f64) throw std::invalid_argument("special: dtype must be f32 or f64");
   const i64 count = volume(shape);
   if (count == 0) return 0;
   threads = team_of(count / kMicrosecond, threads);
   const Nest<1> nest = make_nest<1>(shape, {strides}, 1);
   if (type == Dtype::f64)
     return special_of<uint64_t>(reinterpret_cast<const uint64_t *>(x), 0x7ff0000000000000u, nest, threads);
+  if (type == Dtype::f16 || type == Dtype::bf16)
+    return special_of<uint16_t>(reinterpret_cast<const uint16_t *>(x), type == Dtype::f16 ? 0x7c00u : 0x7f80u, nest, threads);
   return special_of<uint32_t>(reinterpret_cast<const uint32_t *>(x), 0x7f800000u, nest, threads);
 }
 

@@ -117,6 +117,32 @@ OOC_INLINE void store_output(const OutputRow<T> &row, const Epilogue<T> &e) {
   }
 }
 
+#ifdef OOC_DOT
+// To nearest even.
+OOC_INLINE uint16_t bf16_of(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16, nan = u >> 16 | 0x40u;
+  return uint16_t((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+// act(sum + bias) for the whole row, rounded to bf16.
+static void store_rounded(const OutputRow<float> &row, uint16_t *out, const Epilogue<float> &e) {
+  constexpr i64 SOME = 256;
+  float line[SOME];
+  for (i64 k = 0; k < row.channels; ++k)
+    for (i64 q = 0; q < row.n; q += SOME) {
+      const i64 n = imin(SOME, row.n - q);
+      store_row(row.sum + k * row.pitch + q, line, n, 1, e.bias ? e.bias[row.first + k] : 0.f, e);
+      uint16_t *to = out + k * row.k_stride + q * row.stride;
+      if (row.stride == 1)
+        for (i64 i = 0; i < n; ++i) to[i] = bf16_of(line[i]);
+      else
+        for (i64 i = 0; i < n; ++i) to[i * row.stride] = bf16_of(line[i]);
+    }
+}
+#endif
+
 // act(sum + bias) for sums that began with the old values: `e` accumulates no more.
 template <class T>
 OOC_INLINE void store_chains(const OutputRow<T> &row, const Epilogue<T> &e) {

@@ -46,8 +46,11 @@ static void store_job(const Gather<T> &t, const Plan &plan, const Job &job, cons
   const i64 pitch = plan.vecs * Vec<T>::lanes, line = plan.slices * pitch;
   const i64 first = job.of.group * t.cout + job.of.k;
   const auto store = [&](i64 n, i64 o, i64 p, i64 q, i64 len, const T *sum) {
-    T *out = t.out + n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
-    store_output(OutputRow<T>{sum, line, out, len, t.os[4], t.os[1], job.of.rows, first}, t.e);
+    const i64 at = n * t.os[0] + first * t.os[1] + o * t.os[2] + p * t.os[3] + q * t.os[4];
+#ifdef OOC_DOT
+    if (t.rounded) return store_rounded(OutputRow<T>{sum, line, nullptr, len, t.os[4], t.os[1], job.of.rows, first}, t.rounded + at, t.e);
+#endif
+    store_output(OutputRow<T>{sum, line, t.out + at, len, t.os[4], t.os[1], job.of.rows, first}, t.e);
   };
   if (plan.im2col) {
     for_rows(t.ax, job.run, [&](i64 n, i64 o, i64 p, i64 q, i64 len, i64 done) { store(n, o, p, q, len, sums + done); });
@@ -192,43 +195,38 @@ static void for_tasks(const Problem &p, const Operands &o, F visit) {
       for (i64 m2 = 0; m2 < p.stride[2]; ++m2) visit(backward_task<T>(p, o, Index3{{m0, m1, m2}}));
 }
 
-static bool too_many_residues(const Problem &p) {
-  return p.pass == Pass::dgrad && double(p.stride[0]) * p.stride[1] * p.stride[2] > MAX_RESIDUES;
-}
-
-// Small enough for the plain loops, whatever memory there is: with few outputs the weights are not read often enough to pack
-// them.
-static bool tiny(const Problem &p) {
-  const i64 outputs = p.n * volume(p.pass == Pass::dgrad ? p.x : p.y);
-  const i64 few = p.pass == Pass::wgrad ? 7 : volume(p.f) == 1 ? 64 : 32;
-  return total_work(p) < TINY_WORK || outputs <= few;
-}
-
+// How a call's workspace is used: all packed weights, or null where each thread packs those of its jobs; what threads share and have,
+// and of how many bytes either is.
 template <class T>
-static void conv_gather(const Problem &p, const Operands &o) {
-  if (is_depthwise(p) && !takes_lanes(p, o) && turned<T>(p, o)) return;
-  if (too_many_residues(p)) return ordered_dgrad<T>(p, o);
+struct Rooms {
+  T *packed;
+  char *scratch;
+  i64 offsets, thread;
+};
+
+// Weights are packed whenever they fit, even if these extents then take the plain loops: a later call with packed = true may be for
+// larger ones.
+template <class T>
+static Rooms<T> rooms_of(const Problem &p, const Operands &o) {
   const GatherNeed need = gather_need<T>(p);
   char *base = static_cast<char *>(o.workspace);
-  // Weights are packed whenever they fit, even if these extents then take the plain loops: a later call with packed = true may
-  // be for larger ones. Where they do not, each thread packs those of its jobs.
   const bool pack = o.workspace_bytes >= need.packed && o.workspace_bytes > 0;
-  T *packed = pack ? reinterpret_cast<T *>(base) : nullptr;
   const i64 shared = pack ? need.packed : 0, left = o.workspace_bytes - shared - need.offsets;
-  const i64 bytes = imin(pack ? need.thread : need.packing, left / p.threads / 64 * 64);
-  i64 done = 0;
-  for_tasks<T>(p, o, [&](const Gather<T> &t) {
-    const i64 taps = taps_of(t.ax), count = t.groups * t.cout * t.cin * taps;
-    if (pack && !o.packed && count) pack_weights(t, packed + done, p.threads);
-    if (t.batch * outputs_of(t.ax) > 0) {
-      Plan plan{};
-      const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
-      if (taps && bytes > 0 && !is_depthwise(p)) plan = make_plan(t, bytes, team, !pack);
-      if (plan.found)
-        run_gather(t, plan, pack ? packed + done : nullptr, base + shared, need.offsets, team);
-      else
-        ordered_gather(t, p.threads);
-    }
-    done += count;
-  });
+  return {pack ? reinterpret_cast<T *>(base) : nullptr, base + shared, need.offsets,
+          imin(pack ? need.thread : need.packing, left / p.threads / 64 * 64)};
+}
+
+// A task whose weights follow `before` others; false, and nothing done but packing, where no tile fits.
+template <class T>
+static bool in_tiles(const Gather<T> &t, const Problem &p, bool packed, const Rooms<T> &rooms, i64 before) {
+  const i64 taps = taps_of(t.ax), count = t.groups * t.cout * t.cin * taps;
+  T *weights = rooms.packed ? rooms.packed + before : nullptr;
+  if (weights && !packed && count) pack_weights(t, weights, p.threads);
+  if (t.batch * outputs_of(t.ax) == 0) return true;
+  if (!taps || rooms.thread <= 0 || is_depthwise(p)) return false;
+  const int team = team_for<T>(double(count) * t.batch * outputs_of(t.ax), p.threads);
+  const Plan plan = make_plan(t, rooms.thread, team, !weights);
+  if (!plan.found) return false;
+  run_gather(t, plan, weights, rooms.scratch, rooms.offsets, team);
+  return true;
 }

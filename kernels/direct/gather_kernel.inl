@@ -1,4 +1,5 @@
-// The micro kernel of gathers, and the packed weights that it reads.
+// The micro kernel of gathers, and the packed weights that it reads. Where OOC_DOT(sum, a, b) is defined, what is multiplied are pairs
+// of bf16 in the place of f32.
 
 // c[R rows][V vectors] (+)= sum over p of weights[p][R] * x[off[p] + ...].
 template <class T, int R, int V_>
@@ -18,9 +19,15 @@ static void micro(i64 depth, const T *__restrict w, const T *__restrict x, const
     for (int j = 0; j < V_; ++j) b[j] = *(const V *)(xp + j * L);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
+#ifdef OOC_DOT
+      const V a = OOC_BROADCAST(w[i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < V_; ++j) s[i][j] = OOC_DOT(s[i][j], a, b[j]);
+#else
       const V a = w[i] - V{};  // broadcast
 #pragma GCC unroll 4
       for (int j = 0; j < V_; ++j) s[i][j] += a * b[j];
+#endif
     }
   }
 #pragma GCC unroll 16

@@ -26,6 +26,7 @@ using direct::Workspace;
 #include "gather_kernel.inl"
 #include "gather_plan.inl"
 #include "gather.inl"
+#include "gather_call.inl"
 
 #include "wgrad_plan.inl"
 #include "wgrad_kernel.inl"
@@ -60,19 +61,6 @@ static Workspace workspace_of(const Problem &p) {
 
 static Workspace workspace(const Problem &p) {
   return p.dtype == Dtype::f32 ? workspace_of<float>(p) : workspace_of<double>(p);
-}
-
-// Where positions meet positions one by one, rows that follow one another are one: p and o become those of fewer axes. Not
-// without a workspace, as the order of a weight gradient is by rows.
-static void join_rows(Problem &p, Operands &o) {
-  if (!o.workspace_bytes || volume(p.f) > 1) return;
-  for (int d = 0; d < 3; ++d)
-    if (p.stride[d] > 1 || p.pad[d] || p.x[d] != p.y[d]) return;
-  for (int d = 1; d >= 0; --d) {
-    const bool follow = o.xs[d + 2] == p.x[2] * o.xs[4] && o.ys[d + 2] == p.y[2] * o.ys[4];
-    if (p.x[d] > 1 && !follow) return;
-    p.x[2] = p.y[2] = p.x[2] * p.x[d], p.x[d] = p.y[d] = 1;
-  }
 }
 
 template <class T>

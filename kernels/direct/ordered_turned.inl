@@ -93,8 +93,6 @@ static bool box_of(const Problem &p, i64 *size) {
   return true;
 }
 
-OOC_INLINE bool is_depthwise(const Problem &p) { return p.groups > 1 && p.c == p.groups && p.k == p.groups; }
-
 // Rows of a result, turned.
 template <class T>
 static void turned_rows(const Problem &q, const Operands &u) {

@@ -11,6 +11,7 @@ struct Gather {
   i64 wgroup, wk, wc, wtap[3];  // strides: group, output channel, input channel, taps
   Epilogue<T> e;
   bool chained;
+  uint16_t *rounded;  // where results go instead, rounded to bf16
 };
 
 template <class T>
@@ -55,6 +56,19 @@ OOC_INLINE void for_residues(const Problem &p, F visit) {
       }
 }
 
+// Where positions meet positions one by one, rows that follow one another are one: p and o become those of fewer axes. Not
+// without a workspace, as the order of a weight gradient is by rows.
+static void join_rows(Problem &p, Operands &o) {
+  if (!o.workspace_bytes || volume(p.f) > 1) return;
+  for (int d = 0; d < 3; ++d)
+    if (p.stride[d] > 1 || p.pad[d] || p.x[d] != p.y[d]) return;
+  for (int d = 1; d >= 0; --d) {
+    const bool follow = o.xs[d + 2] == p.x[2] * o.xs[4] && o.ys[d + 2] == p.y[2] * o.ys[4];
+    if (p.x[d] > 1 && !follow) return;
+    p.x[2] = p.y[2] = p.x[2] * p.x[d], p.x[d] = p.y[d] = 1;
+  }
+}
+
 constexpr i64 TINY_WORK = 32768;       // multiply-adds below which tiles and packing do not pay
 constexpr i64 PACK_WORK = 400000;      // weights from which threads share the packing
 
@@ -68,7 +82,9 @@ OOC_INLINE int team_for(double work, int threads, double slowness = 1) {
 
 static i64 dtype_size(const Problem &p) { return p.dtype == Dtype::f32 ? 4 : 8; }
 
-static double total_work(const Problem &p) {
+OOC_INLINE bool is_depthwise(const Problem &p) { return p.groups > 1 && p.c == p.groups && p.k == p.groups; }
+
+OOC_INLINE double total_work(const Problem &p) {
   return double(p.n) * volume(p.y) * p.k * double(p.c / p.groups) * volume(p.f);
 }
 

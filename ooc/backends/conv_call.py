@@ -105,15 +105,20 @@ class HalfConv:
         return algorithms_of(self.inner)
 
     def __call__(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
-        output = self.wide.outputs[0]
+        output, sums = self.wide.outputs[0], self.sums(tile, blocks)
         wide_blocks = {o.name: self._widen(o, crop(blocks[o.name], o.region(tile))) for o in self.wide.inputs[:2]}
         if "b" in blocks:
             wide_blocks["b"] = blocks["b"]
-        region = output.region(tile)
-        wide_blocks[output.name] = blocks.get("acc") or Block(self._array(output, extents(region)), region)
+        wide_blocks[output.name] = sums
         self.inner(tile, wide_blocks, first, last)
         if last:
-            self.convert(blocks[output.name].array, wide_blocks[output.name].array)
+            self.convert(blocks[output.name].array, sums.array)
+
+    def sums(self, tile: Tile, blocks: Mapping[str, Block]) -> Block:
+        """Where a tile is summed in f32: what accumulates, or room of its own."""
+        output = self.wide.outputs[0]
+        region = output.region(tile)
+        return blocks.get("acc") or Block(self._array(output, extents(region)), region)
 
     def _widen(self, operand: Operand, block: Block) -> Block:
         wide = self._array(operand, block.array.shape)

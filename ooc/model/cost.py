@@ -38,6 +38,7 @@ LIKE = {
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
 AS_FAST = {"native_lean": "native"}
+NEAREST = {"native_bf16": "native"}  # kernels that older calibrations have not, and one that takes no less
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead, with what that takes
 AGAIN = "again"  # of copies: reads of what the page cache holds, once more into the same memory
 FETCH = "fetch"  # of contention: the system at work on what will be read
@@ -183,7 +184,8 @@ class Model:
         alike = [k for k in self.computes if k.startswith(f"{kind}/{dtype}/") and k.rpartition("/")[2] not in TRANSFORMING]
         if kernel == "null":
             alike = sorted((k for k in alike if "tf32" not in k), key=lambda k: float(self.computes[k].seconds(*LARGE)))
-        yield from (f"{kind}/{dtype}/{kernel}", f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1])
+        like = NEAREST.get(kernel, kernel)
+        yield from (f"{kind}/{dtype}/{kernel}", f"{kind}/{dtype}/{like}", f"{kind}/*/{kernel}", f"{kind}/*/*", *alike[:1])
 
     def origin(self, section: str, entry: str) -> str:
         """Where the numbers of an entry are from: measured, datasheet or assumed."""

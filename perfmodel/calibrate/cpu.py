@@ -208,8 +208,17 @@ def announced(quick: bool) -> int:
 
 def _families() -> list[str]:
     """What can compute convolutions here."""
-    first = {family: parse(f"conv.fprop {_layers(family)[0]}") for family in FAMILIES if family not in AS_FAST}
+    first = {
+        family: parse(f"conv.fprop {_layers(family)[0]} dtype={_dtypes(family)[0]}")
+        for family in FAMILIES
+        if family not in AS_FAST
+    }
     return [family for family, op in first.items() if _measurable(family, op)]
+
+
+def _dtypes(family: str) -> tuple[str, ...]:
+    """Types that a family is measured with: others of the same size take as long, unless it is there for one."""
+    return ("bf16",) if family == "native_bf16" else ("f32", "f64", "f16")
 
 
 def _layers(family: str) -> tuple[str, ...]:
@@ -289,8 +298,9 @@ def _rounds(rehearsals: Sequence[Rehearsal], count: int, moments: int) -> list[S
 
 def kernels(backend: Backend, quick: bool = False) -> Iterator[tuple[Op, str]]:
     """Tiles, each with the family of kernels that is to compute it; quick: fewer of the operations that are rare."""
-    for family, kind, dtype in itertools.product(_families(), ("conv.fprop", "conv.dgrad", "conv.wgrad"), ("f32", "f64", "f16")):
-        shapes, step = _layers(family), {"f32": 1, "f64": 4, "f16": 8}[dtype]
+    convolutions = ((f, kind, t) for f in _families() for kind in ("conv.fprop", "conv.dgrad", "conv.wgrad") for t in _dtypes(f))
+    for family, kind, dtype in convolutions:
+        shapes, step = _layers(family), {"f32": 1, "f64": 4}.get(dtype, 8)
         every = shapes[::step] if len(shapes) > step * ENOUGH else shapes
         ops = (parse(f"{kind} {text} dtype={dtype}") for text in every)
         yield from ((op, family) for op in ops if _measurable(family, op))

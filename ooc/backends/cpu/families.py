@@ -2,6 +2,7 @@
 
 `fft`       convolution of many taps at stride 1 by Fourier transforms of blocks, half types through f32; rounds exact numbers
 `winograd`  f32 convolution of 3 x 3 taps at stride 1, all passes, with fewer multiplications, half types through f32
+`native_bf16` bf16 convolution by dot products of pairs, where the processor has them: fprop, and dgrad at stride 1
 `onednn`    f32 convolution through oneDNN (opened at run time), half types through f32
 `native_lean` our own kernels; threads pack those of the filters that their tile needs, again for each tile: filters that
             do not fit the budget
@@ -18,6 +19,7 @@ from ooc.backends.base import Kernel
 from ooc.backends.cpu.conv import LEAN, NATIVE, ONEDNN, PLAIN, WINOGRAD
 from ooc.backends.cpu.fft import FFT
 from ooc.backends.cpu.loops import SIMPLE
+from ooc.backends.cpu.pairs import PAIRS
 from ooc.backends.families import Family, ever, no_workspace
 from ooc.backends.pieces import in_pieces
 from ooc.ir.op import Op
@@ -50,6 +52,7 @@ def _by_kind(conv: Family) -> Family:
 FAMILIES: dict[str, Family] = {
     "fft": FFT,
     "winograd": WINOGRAD,
+    "native_bf16": PAIRS,
     "onednn": ONEDNN,
     "native_lean": LEAN,
     "native": _by_kind(NATIVE),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,41 +12,16 @@ from ooc import native
 from ooc.backends.cpu.backend import CpuBackend
 from ooc.backends.cpu.fft import FLAT, folded
 from ooc.ir.fused import fuse
-from ooc.ir.op import Block, Op, aligned, numpy_dtype
-from ooc.ir.region import Span, spans
+from ooc.ir.op import Block, aligned
+from ooc.ir.region import Span
 from ooc.ops.descriptor import parse
 from ooc.ops.transforms import segments
 from ooc.planner.question import PAYS, paying, usable_offers
 from ooc.runtime.engine import execute
-from tests.helpers.cpu_kernels import aligned_room, in_one_tile
+from tests.helpers.cpu_kernels import aligned_room, in_one_tile, in_tiles
 from tests.helpers.many_taps import LONG, PASSES, SHAPES, apart, numbers, op_of, widened
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason=native.reason or "")
-
-
-def in_tiles(op: Op, sizes: Mapping[str, int], arrays: dict[str, Any], threads: int = 2) -> Any:
-    """By one kernel, tile by tile; filters that stay the same have the same stamp."""
-    family = CpuBackend.families["fft"]
-    kernel = family.prepare(op, sizes, aligned_room(int(aligned(family.workspace(op, sizes, threads)))), threads)
-    (output,) = op.outputs
-    held = arrays | {output.name: np.full(output.shape, np.nan, numpy_dtype(output.dtype))}
-    order = [*(d for d in op.dims if d not in op.reduce), *op.reduce]
-    stamps: dict[Any, int] = {}
-
-    def walk(tile: dict[str, Span], rest: list[str]) -> None:
-        if rest:
-            for span in spans(op.dims[rest[0]], sizes[rest[0]]):
-                walk(tile | {rest[0]: span}, rest[1:])
-            return
-        blocks = {}
-        for o in op.operands:
-            region = o.region(tile)
-            stamp = stamps.setdefault((o.name, region), len(stamps) + 1) if o in op.inputs else 0
-            blocks[o.name] = Block(held[o.name][tuple(slice(s.lo, s.hi) for s in region)], region, stamp)
-        kernel(tile, blocks, all(tile[d].lo == 0 for d in op.reduce), all(tile[d].hi == op.dims[d] for d in op.reduce))
-
-    walk({}, order)
-    return held[output.name]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -72,7 +45,7 @@ def test_tiles_are_parts_of_the_whole(which: str, shape: str, seed: int) -> None
     sizes = op.legal({d: int(rng.integers(math.ceil(e / 3), e + 1)) for d, e in op.dims.items()})
     arrays = numbers(op, seed)
     exact = in_one_tile(op, "plain", arrays)
-    assert apart(in_tiles(op, sizes, arrays, threads=int(rng.integers(1, 4))), exact) < 1e-13
+    assert apart(in_tiles(op, "fft", sizes, arrays, threads=int(rng.integers(1, 4))), exact) < 1e-13
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
