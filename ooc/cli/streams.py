@@ -22,8 +22,8 @@ STREAM = "-"
 @contextlib.contextmanager
 def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]:
     """The arguments with files for streams: what comes in on standard input is a .npy file, and so is what goes out when the
-    block is left without an error. What is said goes to standard error then; with --quiet, nowhere. alone: whether one process
-    does all of it. Raises ArgumentError."""
+    block is left without an error. What is said goes to standard error then; with --quiet, nowhere, but for a plan that was
+    wanted. alone: whether one process does all of it. Raises ArgumentError."""
     incoming, outgoing = args.input == STREAM, args.output == STREAM
     if (incoming or outgoing) and not alone:
         raise ArgumentError(
@@ -35,7 +35,7 @@ def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]
         raise ArgumentError("--input -: there is no standard input")
     with contextlib.ExitStack() as stack:
         stdout = sys.stdout
-        if args.quiet and not args.json:
+        if args.quiet and not args.json and not args.plan:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         elif outgoing and not args.plan:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))

@@ -36,7 +36,8 @@ def enable_exact_tiling(
         vae: the autoencoder, which is changed in place.
 
     Raises:
-        OptionError: an object that has neither an encoder nor a decoder. BudgetError: no plan fits, in the first call of a size.
+        OptionError: an object that has neither an encoder nor a decoder. ArgumentError: a budget that is none.
+        BudgetError: no plan fits, in the first call of a size.
 
     Example:
         >>> ooc.diffusers.enable_exact_tiling(pipeline.vae, budget="4 GiB")

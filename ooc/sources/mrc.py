@@ -28,7 +28,7 @@ def open_mrc(at: TensorPath, writable: bool) -> RawSource:
         raw = file.read(HEADER)
     if len(raw) < HEADER or raw[208:211] != b"MAP":
         raise StoreError(f"{at.text}: no MRC file, or cut off in its header")
-    order = {b"\x44": "<", b"\x11": ">"}.get(raw[212:213])
+    order = _order(raw)
     if order is None:
         raise StoreError(f"{at.text}: an MRC file of an unknown byte order")
     nx, ny, nz, mode = struct.unpack_from(f"{order}4i", raw, 0)
@@ -50,3 +50,11 @@ def open_mrc(at: TensorPath, writable: bool) -> RawSource:
     lies = {a: spacing(step, first, "Å") for a, step, first in zip("xyz", steps, origin, strict=True)}
     source.geometry = {a: told for a, told in lies.items() if told is not None and a in letters}
     return source
+
+
+def _order(header: bytes) -> str | None:
+    """As the stamp says; of older files, which leave it zero, the one in which rows are shorter."""
+    stamp = header[212:213]
+    if stamp != b"\0":
+        return {b"\x44": "<", b"\x11": ">"}.get(stamp)
+    return min("<>", key=lambda order: int(struct.unpack_from(f"{order}I", header, 0)[0]))

@@ -200,6 +200,7 @@ def convert_model(
         model: the module that was given.
 
     Raises:
+        ArgumentError: a budget that is none.
         BudgetError: no plan fits the example, or a later call; its smallest_bytes would do.
         UnsupportedError: with an example: no part of the module can run through ooc.
     """

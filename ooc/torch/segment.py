@@ -3,6 +3,7 @@ kept of the forward pass, else with that computed again."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from ooc.networks import NetworkPlan
 from ooc.networks.tensors import Mode
 from ooc.networks.writer import dependent, network
 from ooc.runtime.device import Device
+from ooc.schedule.budget import parse_bytes
 from ooc.torch import between
 from ooc.torch.holding import HeldPass, PassSessions
 from ooc.torch.tracing import place_of, tensors_of
@@ -45,6 +47,10 @@ class Terms:
     policy: str
     inside: bool = False
     sessions: PassSessions = field(default_factory=PassSessions)
+
+    def __post_init__(self) -> None:
+        """Raises ArgumentError for a budget that no device could have."""
+        parse_bytes(self.budget, sys.maxsize)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A tensor for what a segment makes."""

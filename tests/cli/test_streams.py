@@ -49,6 +49,8 @@ def test_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exists already" in capsys.readouterr().err
     assert main([*given, "--quiet", "--overwrite", "--json"]) == 0
     assert capsys.readouterr().out.startswith("{")
+    assert main([*given, "--quiet", "--overwrite", "--plan"]) == 0  # that is what was wanted
+    assert "predicted" in capsys.readouterr().out
 
 
 def test_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

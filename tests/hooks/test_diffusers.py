@@ -49,6 +49,8 @@ def test_what_is_refused() -> None:
     for wrong in (torch.nn.Conv2d(1, 1, 1), None, "vae", types.SimpleNamespace(vae=None)):
         with pytest.raises(ooc.OptionError, match="vae: expected an autoencoder"):
             ooc.diffusers.enable_exact_tiling(wrong)
+    with pytest.raises(ooc.ArgumentError, match="budget='8 GX'"):
+        ooc.diffusers.enable_exact_tiling(autoencoder(), budget="8 GX")
     vae = ooc.diffusers.enable_exact_tiling(autoencoder(), budget=100)
     with torch.no_grad(), pytest.raises(ooc.BudgetError):
         vae.decode(torch.randn(1, 4, 16, 16))
