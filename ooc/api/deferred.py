@@ -40,4 +40,6 @@ def renamed(op: Op, output: Operand, axes: int) -> int | None:
     x = op.inputs[0]
     if len(x.axes) < 2 or len(output.axes) < 2 or not set(x.axes[1].dims).isdisjoint(output.axes[1].dims):
         return None
+    if not x.axes[1].dims and x.shape[1] == output.shape[1]:  # all channels are read for each, as by softmax
+        return None
     return axes - 1 if output.memory_order[-1] == 1 else 1

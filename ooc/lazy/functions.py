@@ -46,7 +46,8 @@ def defer(op: Op, inputs: Mapping[str, Array], results: Sequence[Result], determ
             return None
         y = _as_caller(y, shape, see)
         (operand,) = (o for o in op.outputs if o.name == name)
-        labels = labels_of(inputs[op.inputs[0].name])
+        told = (labels_of(inputs[o.name]) for o in op.inputs if o.name not in op.parameters)
+        labels = next((labels for labels in told if labels is not None), None)
         arrays.append(y if labels is None else labelled(labels, y, renamed(op, operand, len(shape))))
     return arrays
 

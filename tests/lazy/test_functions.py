@@ -151,6 +151,8 @@ def test_labels_go_along(chunks: dict[str, int] | None) -> None:
     assert last.dims == ("t", "y", "x", "band") and {*last.coords} == {"t", "y", "x", "late"}
     np.testing.assert_array_equal(last, np.moveaxis(ooc.conv(X, W, padding=1), 1, -1))
     assert {*ooc.activation(x, "relu").coords} == {*coords}
+    assert {*ooc.softmax(x).coords} == {*coords}
+    assert {*ooc.add(X, x).coords} == {*coords}  # whichever of them has labels
 
 
 def test_an_array_of_xarray_is_written_to() -> None:
