@@ -20,7 +20,7 @@ constexpr double FMA_CYCLES = 1;
 #define OOC_FMA_F32 _mm512_fmadd_ps
 #define OOC_FMA_F64 _mm512_fmadd_pd
 #define OOC_DOT(sum, a, b) ((V)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
-#define OOC_BROADCAST(pair) ((V)_mm512_set1_ps(pair))  // no sum: that would make numbers of what are none
+#define OOC_BROADCAST(pair) ((V)_mm512_set1_ps(pair))  // not w - V{}: arithmetic would change bits that are NaN as f32
 using direct::Operands;
 using direct::Pass;
 using direct::Problem;

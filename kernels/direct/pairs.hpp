@@ -3,8 +3,8 @@
 // What is summed over, channels of a group, comes in pairs, each in the place of one f32, so that gathers of f32 (gather.inl) copy and
 // pack them as they do numbers, and multiply two at a time. Subnormal numbers count as zeros, sums that would be subnormal are zeros.
 //
-// x and w (dgrad: y and w) are bf16, the bias f32, the result f32 or, where nothing accumulates, bf16. Workspace: packed weights and tiles as direct_workspace has them for
-// half the channels, then w and x in pairs, where they do not lie so.
+// x and w (dgrad: y and w) are bf16, the bias f32, the result f32 or, where nothing accumulates, bf16. Workspace: packed weights and
+// tiles as direct_workspace has them for half the channels, then w and x in pairs, where they do not lie so.
 #pragma once
 #include "direct.hpp"
 

@@ -55,21 +55,22 @@ static Pairs pair_up(const Singles &s, void *room, int threads) {
     for (int d = 0; d < 5; ++d) to.strides[d] = d == s.axis ? 1 : s.strides[d] / 2;
     return to;
   }
-  // Axes from the outermost to the innermost; rows are along the last one of more than a number, of a pair's axis only as it lies.
-  const bool inside = s.strides[s.axis] == 1;
+  // Axes from the outermost to the innermost. A row runs along the last one longer than a number behind the pairs' axis, or along
+  // that axis where its numbers are neighbours.
+  const bool innermost = s.strides[s.axis] == 1;
   i64 extent[5], all = 1;
   int order[5] = {0, 1, 2, 3, 4}, along = s.axis;
-  if (inside)
+  if (innermost)
     for (int d = s.axis; d < 4; ++d) order[d] = d + 1, order[d + 1] = s.axis;
   for (int i = 4; i >= 0; --i) {
     const int d = order[i];
     extent[d] = d == s.axis ? s.pairs() : s.extent[d];
     to.strides[d] = all, all *= extent[d];
-    if (!inside && d != s.axis && (along == s.axis || extent[along] == 1)) along = d;
+    if (!innermost && d > s.axis && (along == s.axis || extent[along] == 1)) along = d;
   }
   const i64 half = ceil_div(s.per, 2);
   i64 row = extent[along];  // and of axes that go on where it ends
-  for (int d = along - 1; !inside && d >= 0 && d != s.axis && (extent[d] == 1 || s.strides[d] == row * s.strides[along]); --d)
+  for (int d = along - 1; !innermost && d >= 0 && d != s.axis && (extent[d] == 1 || s.strides[d] == row * s.strides[along]); --d)
     row *= extent[d], extent[d] = 1;
   share_runs(all / imax(1, row), all > PACK_WORK ? threads : 1, [&](i64 lo, i64 hi, int) {
     for (i64 r = lo; r < hi; ++r) {
@@ -85,7 +86,7 @@ static Pairs pair_up(const Singles &s, void *room, int threads) {
       }
       uint32_t *out = static_cast<uint32_t *>(room) + target;
       const uint16_t *from = s.at + source;
-      if (inside) pair_along(out, from, s.extent[s.axis] / s.per, s.per);
+      if (innermost) pair_along(out, from, s.extent[s.axis] / s.per, s.per);
       else pair_rows(out, from, odd ? nullptr : from + s.strides[s.axis], row, s.strides[along]);
     }
   });
@@ -119,6 +120,7 @@ static direct::Paired run_paired(const Problem &given, const Operands &operands,
     return t;
   };
   const Gather<float> shape = task();
+  if (is_depthwise(p)) return {};
   if (shape.batch * outputs_of(shape.ax) > 0 && !make_plan(shape, rooms.thread, p.threads, !rooms.packed).found) return {};
   const Pairs in = pair_up(x, behind + bytes_of(w), p.threads);
   (fprop ? o.x : o.y) = in.at;

@@ -124,13 +124,13 @@ static Epilogue<T> epilogue_of(const Operands &o) {
   return {static_cast<const T *>(o.bias), o.act, static_cast<T>(o.coef), o.accumulate};
 }
 
-// How spectra of results follow from those of what is convolved, and where it goes.
+// What a call convolves, and where results go.
 template <class T>
 struct Convolved {
   Tensor<const T> x;
   Tensor<T> y;
   Blocks blocks;
-  i64 shift[3], valid[3];  // from a block's first output to its segment's first number; to what wraps around no filter
+  i64 shift[3], valid[3];  // from a block's first output to its segment's first number; to its first output that has not wrapped around
   Epilogue<T> epilogue;
 
   void store(Transform<T> &transform, Part<T> *parts, i64 count, const Rows<T> &rows, i64 row, i64 channel) const {
@@ -156,7 +156,7 @@ static void each_channel(const Call<T> &q, const Convolved<T> &z) {
     transform.forward(&segment, 1, spectrum, 0);
     share_runs(q.s.lines, transform.team, [&](i64 lo, i64 hi, int) {
       for (i64 line = lo; line < hi; ++line)
-        multiply<CONJUGATE>(Product<T>{q.filters.at(line, channel), spectrum.at(line, 0), spectrum.at(line, 0), 1, 1, 1, 1, 1, 1, 1, 1, 1, false});
+        multiply_line<CONJUGATE>(q.filters.at(line, channel), spectrum.at(line, 0));
     });
     Part<T> result = part_of(z.y, b.n, channel, b.first, b.size);
     z.store(transform, &result, 1, spectrum, 0, channel);

@@ -59,3 +59,9 @@ static void multiply(const Product<T> &p) {
   for (; i + HIGH <= p.rows; i += HIGH) band<HIGH, CONJUGATE>(p, p.a + i * p.a_row * ROW<T>, p.out + i * p.out_row * ROW<T>);
   for (; i < p.rows; ++i) band<1, CONJUGATE>(p, p.a + i * p.a_row * ROW<T>, p.out + i * p.out_row * ROW<T>);
 }
+
+// The frequencies of a line, each times one of a filter.
+template <bool CONJUGATE, class T>
+static void multiply_line(const T *filter, T *line) {
+  multiply<CONJUGATE>(Product<T>{filter, line, line, 1, 1, 1, 1, 1, 1, 1, 1, 1, false});
+}

@@ -21,8 +21,8 @@ struct Lanes<double> {
 
 // Sizes that all transforms share.
 struct Sizes {
-  i64 segment[3], reach[3], inside[3];  // of filters, outputs of a block
-  i64 axis[3];                          // of the transforms: those of a segment, or of the plane it is folded into
+  i64 segment[3], reach[3], inside[3];  // of a segment, of filters, outputs of a block
+  i64 axis[3];                          // of the transforms: a segment's, or those of the plane it is folded into
   i64 reals, across, lines;          // numbers of a segment; lines of the frequencies of a row, and of all
   i64 group;                         // segments that are transformed at once: those of one line take a lane each
   i64 buffer;                        // vectors that one transform works in, twice

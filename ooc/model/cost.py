@@ -38,7 +38,7 @@ LIKE = {
 # Kernels that no calibration measures, each as fast as another one: it serves large filters alone, and fits of different shapes
 # cannot be compared. Packing filters again for each tile was measured to cost nothing that the room does not repay.
 AS_FAST = {"native_lean": "native"}
-NEAREST = {"native_bf16": "native"}  # kernels that older calibrations have not, and one that takes no less
+NEAREST = {"native_bf16": "native"}  # kernels that older calibrations lack, each with one that is no faster
 CACHED = "cached"  # of copies: reads of what the page cache holds, where the system reads ahead, with what that takes
 AGAIN = "again"  # of copies: reads of what the page cache holds, once more into the same memory
 FETCH = "fetch"  # of contention: the system at work on what will be read

@@ -89,7 +89,7 @@ class TilingCosts:
         if isinstance(axis, Along):
             return op.dims[axis.dim] / count
         if isinstance(axis, PartWindow):  # what the tiles of a part have, those of all others have, too
-            return one
+            return np.minimum(axis.extent({d: op.dims[d] / self.counts[d] for d in axis.dims}), bound)
         full = min(axis.extent({d: op.dims[d] for d in axis.dims}), bound)
         if len(axis.dims) != 1:
             return np.minimum(one, np.maximum(full / count, 1))

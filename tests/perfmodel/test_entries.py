@@ -32,6 +32,16 @@ def test_the_error_is_that_of_the_median_measurement() -> None:
     assert 0.05 < tiles_entry(slowed)[1] < 0.5
 
 
+def test_scatter_makes_no_entry_too_fast() -> None:
+    """Tiles alike that take half or twice as long as expected, or are held up: as many are predicted too fast as too slow."""
+    shares = (0.5, 0.9, 1, 2, 9)
+    sizes = [(2.0**i, 64 + j, share) for i in range(10, 30) for j, share in enumerate(shares)]
+    timed = {Work("conv.fprop/f32/native", effort, nbytes): effort * share * 1e-6 for effort, nbytes, share in sizes}
+    entry, _ = tiles_entry(timed)
+    for work in timed:
+        assert Compute(**entry).seconds(work.effort, work.nbytes) == pytest.approx(work.effort * 1e-6, rel=0.1)
+
+
 def test_copies_cost_by_the_piece_and_by_the_byte() -> None:
     """Rows of 4 KiB cost ten times as much as their bytes say."""
     rows = [(n, n // 4096) for n in (1 << 16, 1 << 18, 1 << 20)]

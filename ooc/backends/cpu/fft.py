@@ -55,7 +55,7 @@ def _why_not(op: Op) -> str | None:
 
 
 def folded(lengths: Sequence[Any]) -> Any:
-    """Into how many lines a segment is folded that is one; 1: none, or a short one."""
+    """Into how many lines a segment is folded: 1 unless it is one long line."""
     longest = np.maximum.reduce(np.broadcast_arrays(*lengths))
     lines = np.ones_like(longest)
     for fold in FOLDS:

@@ -67,6 +67,25 @@ def test_tiles_are_parts_of_the_whole(case: str, seed: int) -> None:
     np.testing.assert_array_equal(wide(result), wide(in_one_tile(op, "plain", arrays)))
 
 
+@pytest.mark.parametrize("which", ["fprop", "dgrad"])
+@pytest.mark.parametrize(
+    "shape", ["n=70 c=64 h=2 w=3 k=40 r=1 s=1", "n=70 c=63 h=4 w=3 k=40 r=2 s=2", "n=40 c=16 d=2 h=3 w=2 k=40 t=1 r=1 s=1"]
+)
+def test_tiles_of_one_position(shape: str, which: str) -> None:
+    """Of which the batch is the next longer axis: parts of a larger tensor, whose channels lie apart."""
+    op = parse(f"conv.{which} {shape} dtype=bf16")
+    sizes = op.dims | {d: 1 for d in op.dims if d in ("o", "p", "q", "d", "h", "w")}
+    result = in_tiles(op, "native_bf16", sizes, integers(op))
+    np.testing.assert_array_equal(wide(result), wide(in_one_tile(op, "plain", integers(op))))
+
+
+def test_views_of_one_tap() -> None:
+    x, w = (np.random.default_rng(0).integers(-3, 4, (n, 64, 3, 3)).astype("f4").astype(numpy_dtype("bf16")) for n in (70, 40))
+    views = x[:, :, :1, :1], w[:, :, 1:2, 1:2]
+    exact = wide(views[0])[..., 0, 0] @ wide(views[1])[..., 0, 0].T
+    np.testing.assert_array_equal(wide(ooc.conv(*views))[..., 0, 0], wide(exact.astype(numpy_dtype("bf16"))))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, -0.0])
 @pytest.mark.parametrize("case", CASES[::3])
 def test_special_numbers_reach_what_they_meet_alone(case: str, value: float) -> None:
