@@ -110,7 +110,7 @@ def _main(op: Op, inputs: Mapping[str, Array], image: str) -> Array:
     """The input beside which new results lie: the image, where that is not read the gradient, where there is none the first that
     has labels, or the first."""
     named = [name for name in (image, "dy") if image and name in inputs]
-    told = [o.name for o in op.inputs if o.name not in op.parameters and labels_of(inputs[o.name]) is not None]
+    told = [o.name for o in op.inputs if labels_of(inputs[o.name]) is not None and o.name not in op.parameters]
     return inputs[(named or told or [op.inputs[0].name])[0]]
 
 
