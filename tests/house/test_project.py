@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,14 @@ def test_all_has_what_installs_anywhere() -> None:
         anywhere = not any(re.match(r"torch$|cupy|nvidia", need) for need in needs(extra))
         assert (needs(extra) <= everything) == anywhere, extra
     assert set(EXTRAS) > NOT_FOR_USERS | LARGE
+
+
+def test_nothing_that_a_run_makes_is_kept() -> None:
+    """Examples of the documents write files where they run."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no repository")
+    places = {"docker", "docs", "examples", "kernels", "ooc", "perfmodel", "tests", "tools"}
+    names = {"CITATION.cff", "LICENSE", "Makefile", "MANIFEST.in", "mkdocs.yml", "pyproject.toml", "setup.py"}
+    others = {line.split("/")[0] for line in listed.stdout.splitlines()} - places - names
+    assert not {name for name in others if not name.startswith(".") and not re.fullmatch(r"[A-Z]+\.md", name)}
