@@ -163,6 +163,21 @@ def test_no_budget_is_exceeded(which: str, shape: str, kib: int | None, alone: b
     assert (plan.kernel == "fft" or not alone) and (plan.tiles > 1 or budget is None)
 
 
+@pytest.mark.parametrize("kib", [None, 512, 256, 16])
+@pytest.mark.parametrize("which", PASSES)
+def test_long_lines_keep_to_their_budget(which: str, kib: int | None) -> None:
+    op, budget = op_of(which, "n=1 c=1 w=60000 k=1 s=2001 pad=1000", "f32"), None if kib is None else kib << 10
+    arrays, output = numbers(op), op.outputs[0]
+    exact = in_one_tile(op_of(which, "n=1 c=1 w=60000 k=1 s=2001 pad=1000", "f64"), "plain", widened(arrays))
+    result = np.full(output.shape, np.nan, np.float32)
+    with ooc.device("cpu", budget=budget):
+        execute(op, arrays, {output.name: result})
+    report = ooc.last_report()
+    assert report is not None
+    assert apart(result, exact) < 1e-5
+    assert report.peak_bytes <= report.plans[0].peak_bytes and (budget is None or report.plans[0].peak_bytes <= budget)
+
+
 def test_integers_are_summed_directly() -> None:
     """Arrays of them: every result is exact."""
     rng = np.random.default_rng(0)
