@@ -19,6 +19,7 @@ constexpr int VEC_BYTES = 64, MR = 8, WMR = 12;
 constexpr double FMA_CYCLES = 1;
 #define OOC_FMA_F32 _mm512_fmadd_ps
 #define OOC_FMA_F64 _mm512_fmadd_pd
+#define OOC_MASKED
 #include "impl.inl"
 }  // namespace
 }  // namespace direct_avx512

@@ -19,6 +19,7 @@ constexpr int VEC_BYTES = 64, MR = 8;
 constexpr double FMA_CYCLES = 1;
 #define OOC_FMA_F32 _mm512_fmadd_ps
 #define OOC_FMA_F64 _mm512_fmadd_pd
+#define OOC_MASKED
 #define OOC_DOT(sum, a, b) ((V)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
 #define OOC_BROADCAST(pair) ((V)_mm512_set1_ps(pair))  // not w - V{}: arithmetic would change bits that are NaN as f32
 using direct::Operands;
@@ -28,6 +29,7 @@ using direct::Problem;
 #include "geometry.inl"
 #include "epilogue.inl"
 #include "task.inl"
+#include "masked.inl"
 #include "tiles.inl"
 #include "gather_kernel.inl"
 #include "gather_plan.inl"

@@ -143,7 +143,10 @@ static void pack_rows(const Gather<T> &t, const Panel &m, const T *src, T *packe
       T *dst = packed + (c0 * taps + i) * rows;
       const i64 channels = imin(PACKED_AT_ONCE, m.channels - c0);
       for (i64 c = 0; c < channels; ++c, s += t.wc, dst += taps * rows)
-        for (i64 r = 0; r < rows; ++r) dst[r] = s[r * t.wk];
+        if (t.wk == 1)
+          std::memcpy(dst, s, size_t(rows) * sizeof(T));
+        else
+          for (i64 r = 0; r < rows; ++r) dst[r] = s[r * t.wk];
     }
 }
 

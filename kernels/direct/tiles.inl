@@ -47,9 +47,12 @@ OOC_INLINE void copy_row(T *dst, const T *src, i64 n, i64 stride) {
   }
 }
 
+// A border is a number or two: no call to memset, which compilers make of a loop.
 template <class T>
 OOC_INLINE void zero_row(T *dst, i64 n) {
-  for (i64 i = 0; i < n; ++i) dst[i] = 0;
+  if (n > 0) dst[0] = 0;
+  if (n > 1) dst[n - 1] = 0;
+  for (i64 i = 1; i < n - 1; ++i) dst[i] = 0;
 }
 
 // dst[i * dst_step + j] = src[i + j * stride]: channels innermost to rows, in squares.
@@ -103,11 +106,26 @@ struct RowCopies {
   i64 dst_step, src_step, channels, stride;
   int count;
   Row rows[MOST];
+#ifdef OOC_MASKED
+  MaskedCopies<T> masked;
+#endif
 
-  RowCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop), count(0) {}
-  ~RowCopies() { flush(); }
+  RowCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop), count(0) {
+#ifdef OOC_MASKED
+    masked.dst_step = to, masked.src_step = from, masked.channels = some, masked.stride = hop;
+#endif
+  }
+  ~RowCopies() {
+    flush();
+#ifdef OOC_MASKED
+    masked.flush();
+#endif
+  }
 
   void add(T *dst, const T *src, i64 n, Range r) {
+#ifdef OOC_MASKED
+    if (src_step != 1 && (stride == 1 || stride == 2)) return masked.add(dst, src, n, r);
+#endif
     if (count == MOST) flush();
     rows[count++] = Row{dst, src, n, r};
   }

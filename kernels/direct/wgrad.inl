@@ -93,6 +93,39 @@ static void wgrad_block(const WgradRun<T> &run, const WgradTiles<T> &mine, const
   }
 }
 
+// Whether the weights of an output channel follow one another as the sums do.
+static bool rows_follow(const Problem &p, const i64 *ws) {
+  i64 step = 1;
+  for (int d = 2; d >= 0; step *= p.f[d--])
+    if (p.f[d] > 1 && ws[d + 2] != step) return false;
+  return p.c == p.groups || ws[1] == step;
+}
+
+// to[k * pitch + row] = old + sum[row * width + k], in squares: so weights are written by whole vectors.
+template <class T>
+static void store_turned(T *to, i64 pitch, const T *sum, i64 width, i64 rows, i64 outputs, bool accumulate) {
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::lanes;
+  const i64 squares = rows / L * L, whole = outputs / L * L;
+  for (i64 k = 0; k < whole; k += L)
+    for (i64 row = 0; row < squares; row += L) {
+      V v[L];
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (row + i) * width + k);
+      transpose_square<T>(v);
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) {
+        V &q = *(V *)(to + (k + i) * pitch + row);
+        q = accumulate ? q + v[i] : v[i];
+      }
+    }
+  for (i64 k = 0; k < outputs; ++k)
+    for (i64 row = k < whole ? squares : 0; row < rows; ++row) {
+      T &q = to[k * pitch + row];
+      q = accumulate ? q + sum[row * width + k] : sum[row * width + k];
+    }
+}
+
 // Writes w = old + sums for some output channels and input channel c; sums of (channel k + i, row) at
 // sum[row * row_step + i * k_step].
 template <class T>
@@ -121,12 +154,17 @@ static void run_wgrad_job(const WgradRun<T> &run, const WgradTiles<T> &mine, con
     transpose_dy(w, run.o, b, job, mine.dy);
     for (i64 c = job.c0; c < job.c1; c += w.block) wgrad_block(run, mine, b, job, c, box > 0);
   }
-  for (i64 panel = job.panel0; panel < job.panel1; ++panel)
-    for (i64 c = job.c0; c < job.c1; ++c) {  // the sums of a panel and a channel fit the first-level cache
-      const i64 k = panel * WNV * L, width = panel_width(w, panel);
-      const T *sum = run.sums + (job.group * w.lanes + k) * w.cin * w.taps;
-      store_weights(run, Channels{job.group, k, imin(width, w.cout - k)}, c, sum, width, 1);
-    }
+  const bool follow = rows_follow(run.p, run.o.ws);
+  for (i64 panel = job.panel0; panel < job.panel1; ++panel) {
+    const i64 k = panel * WNV * L, width = panel_width(w, panel), outputs = imin(width, w.cout - k);
+    const T *sum = run.sums + (job.group * w.lanes + k) * w.cin * w.taps;
+    T *to = static_cast<T *>(run.o.w) + (job.group * w.cout + k) * run.o.ws[0] + job.c0 * run.o.ws[1];
+    if (follow)
+      store_turned(to, run.o.ws[0], sum + job.c0 * w.taps * width, width, (job.c1 - job.c0) * w.taps, outputs, run.o.accumulate);
+    else
+      for (i64 c = job.c0; c < job.c1; ++c)  // the sums of a panel and a channel fit the first-level cache
+        store_weights(run, Channels{job.group, k, outputs}, c, sum, width, 1);
+  }
 }
 
 // All output channels of one group against a block of its input channels, one box.

@@ -8,6 +8,7 @@ namespace ooc::staging {
 
 constexpr i64 kFetched = 128 << 10;  // Linux ignores what a request has beyond its read-ahead, 128 KiB as a rule;
                                      // and the first pages of a long one come with its last
+constexpr i64 kGapFetched = 16 << 10;  // a shorter gap takes the disk less than another request; later tiles mostly want it, too
 
 struct Range {
   i64 begin, end;
@@ -30,7 +31,7 @@ inline std::vector<Range> requests_for(int fd_direct, const std::vector<i64> &of
   std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) { return a.begin < b.begin; });
   for (size_t i = 0; i < ranges.size();) {
     Range whole = ranges[i];
-    while (++i < ranges.size() && ranges[i].begin < whole.end + kPage) whole.end = std::max(whole.end, ranges[i].end);
+    while (++i < ranges.size() && ranges[i].begin < whole.end + kGapFetched) whole.end = std::max(whole.end, ranges[i].end);
     for (; whole.begin < whole.end; whole.begin += kFetched)
       requests.push_back({whole.begin, std::min(whole.begin + kFetched, whole.end)});
   }

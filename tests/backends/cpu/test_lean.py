@@ -88,6 +88,49 @@ def test_any_workspace_gives_the_same_and_nothing_is_written_behind_it(name: str
             np.testing.assert_array_equal(other, results[0])
 
 
+def arrays_of(rng: random.Random, dtype: str) -> tuple[list[np.ndarray], tuple[object, ...]]:
+    """x, w and y of a convolution at random, channels first or last, and its stride, dilation, padding and groups."""
+    numbers, groups, last = np.random.default_rng(rng.randrange(1 << 30)), rng.choice((1, 1, 2)), rng.random() < 0.25
+    n, c, k = rng.choice((1, 3)), rng.choice((1, 3, 16, 31, 40)), rng.choice((1, 5, 16, 33, 70))
+    taps, stride, dilation, pad, x, y = [], [], [], [], [], []
+    for extents in ((1, 1, 3), (1, 2, 9), (1, 7, 9, 16, 17, 31, 33, 65)):
+        taps.append(rng.choice((1, 2, 3)))
+        stride.append(rng.choice((1, 2, 3)))
+        dilation.append(rng.choice((1, 2)))
+        pad.append(rng.choice((0, taps[-1] // 2)))
+        x.append(max(rng.choice(extents), (taps[-1] - 1) * dilation[-1] + 1))
+        y.append((x[-1] + 2 * pad[-1] - (taps[-1] - 1) * dilation[-1] - 1) // stride[-1] + 1)
+    shapes = ((n, c * groups, *x), (k * groups, c, *taps), (n, k * groups, *y))
+    arrays = [numbers.integers(-2, 3, s).astype(dtype) for s in shapes]
+    if last:
+        arrays = [np.ascontiguousarray(a.transpose(0, 2, 3, 4, 1)).transpose(0, 4, 1, 2, 3) for a in arrays]
+    return arrays, (tuple(stride), tuple(dilation), tuple(pad), groups)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
+def test_any_shape_gives_what_loops_without_a_workspace_give(name: str, dtype: str) -> None:
+    """Rows of any length and stride, any number of channels, sums that are added to what is there: exact, as all are integers."""
+    assert native.kernels is not None
+    rng, code, tried = random.Random(f"{name} {dtype}"), native.DTYPE_CODES[dtype], 0
+    for _ in range(200):
+        arrays, geometry = arrays_of(rng, dtype.replace("f32", "f4").replace("f64", "f8"))
+        made = arrays[("dgrad", "wgrad", "fprop").index(name)]
+        operands = [v for a in arrays for v in (a.ctypes.data, a.shape, tuple(s // a.itemsize for s in a.strides))]
+        shapes = [a.shape for a in arrays]
+        packed, scratch, lean = native.kernels.direct_workspace(name, code, *shapes, *geometry[:2], geometry[3], 2)
+        add, old, expected = rng.random() < 0.5, made.copy(order="K"), None
+        for nbytes in (0, packed + scratch, lean):
+            room = np.empty(nbytes + 64, np.uint8)
+            made[...] = old if add else -7
+            at = room.ctypes.data + -room.ctypes.data % 64
+            native.kernels.direct_conv(name, code, *operands, *geometry, 0, 0, 0.0, add, at if nbytes else 0, nbytes, False, 2)
+            expected = made.copy() if expected is None else expected
+            np.testing.assert_array_equal(made, expected, err_msg=f"{shapes} {geometry} add={add} in {nbytes} bytes")
+        tried += packed + scratch > 0
+    assert tried > 60
+
+
 @pytest.mark.parametrize("kind", ["conv.fprop", "conv.dgrad", "conv.wgrad"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
 def test_depthwise_filters_are_not_packed(kind: str, dtype: str) -> None:
