@@ -62,7 +62,7 @@ static void lane_job(const Gather<T> &t, i64 ch, i64 lanes, i64 row0, i64 row1) 
   const i64 taps = taps_of(a), hop = a[2].mul * t.is[4];
   alignas(64) T w[STEPS * L];
   Term<T> term[STEPS];
-  i64 at[STEPS][3];  // input position of a tap for output (0, 0, 0)
+  i64 at[STEPS][3], offset[STEPS];  // input position of a tap for output (0, 0, 0), and where it is
   Range columns[STEPS];
   for (i64 i0 = 0; i0 == 0 || i0 < taps; i0 += STEPS) {
     const i64 i1 = imin(taps, i0 + STEPS);
@@ -73,17 +73,19 @@ static void lane_job(const Gather<T> &t, i64 ch, i64 lanes, i64 row0, i64 row1) 
         from += (a[d].tap0 + tap.v[d] * a[d].tap_step) * t.wtap[d];
         at[i][d] = a[d].off + tap.v[d] * a[d].step;
       }
+      offset[i] = at[i][0] * t.is[2] + at[i][1] * t.is[3] + at[i][2] * t.is[4];
       columns[i] = inside(at[i][2], a[2].mul, a[2].in, a[2].out);
       for (i64 l = 0; l < L; ++l) w[i * L + l] = l < lanes ? from[l * t.wgroup] : T(0);
     }
     for (i64 row = row0; row < row1; ++row) {
       const i64 p = row % a[1].out, o = row / a[1].out % a[0].out, n = row / (a[1].out * a[0].out);
+      const i64 d0 = o * a[0].mul, h0 = p * a[1].mul, origin = n * t.is[0] + ch + d0 * t.is[2] + h0 * t.is[3];
       i64 terms = 0;
       for (i64 i = 0; i < i1 - i0; ++i) {
-        const i64 *b = at[i], d = o * a[0].mul + b[0], h = p * a[1].mul + b[1];
+        const i64 d = d0 + at[i][0], h = h0 + at[i][1];
         const Range q = columns[i];
         if (d < 0 || d >= a[0].in || h < 0 || h >= a[1].in || q.lo == q.hi) continue;
-        term[terms++] = {t.in + n * t.is[0] + ch + d * t.is[2] + h * t.is[3] + b[2] * t.is[4], w + i * L, q};
+        term[terms++] = {t.in + (origin + offset[i]), w + i * L, q};
       }
       T *out = t.out + n * t.os[0] + ch + o * t.os[2] + p * t.os[3];
       const LaneRow<T> to{out, t.os[4], a[2].out, hop, lanes, i0 == 0 && !t.e.accumulate};
@@ -119,87 +121,101 @@ static void lane_gather(const Gather<T> &t, int threads) {
 
 constexpr int LANE_TAPS = 9;  // weights of each channel per register block
 
-// An output row of some channels, against the inputs of several taps: columns that all taps have.
+// An output row of some channels, against the inputs of several taps.
 template <class T>
 struct LaneColumns {
-  const T *x[LANE_TAPS], *y;
-  i64 hop, stride, n;  // from column to column in x and in y; columns
+  const T *x[LANE_TAPS], *y;  // of column 0
+  Range q[LANE_TAPS], all;    // the columns of each tap, and those of all
+  i64 hop, stride, n;         // from column to column in x and in y; columns
   i64 lanes;
 };
 
-// sums[i] += in the order of columns: x of tap i times y.
-template <class T, int M>
-static void lane_dots(i64 taps, const LaneColumns<T> &from, typename Vec<T>::type *sums) {
+template <class T, bool whole>
+OOC_INLINE typename Vec<T>::type load_whole(const T *p, i64 lanes) {
+  return load_lanes(p, whole ? Vec<T>::lanes : lanes);
+}
+
+// s[i] += in the order of columns [begin, end): x of tap i times y; edge: where some taps have no input.
+template <class T, bool whole, bool edge, int M>
+OOC_INLINE void lane_terms(const LaneColumns<T> &from, i64 begin, i64 end, typename Vec<T>::type (&s)[M]) {
+  typedef typename Vec<T>::type V;
+  for (i64 q = begin; q < end; ++q) {
+    const V b = load_whole<T, whole>(from.y + q * from.stride, from.lanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
+      if (!edge || (q >= from.q[i].lo && q < from.q[i].hi)) s[i] = fused(load_whole<T, whole>(from.x[i] + q * from.hop, from.lanes), b, s[i]);
+  }
+}
+
+// *to[i] += the sum of a row for tap i.
+template <class T, bool whole, int M>
+static void lane_dots(i64 taps, const LaneColumns<T> &from, typename Vec<T>::type *const *to) {
   typedef typename Vec<T>::type V;
   if (taps == M) {
-    const i64 hop = from.hop, ys = from.stride, n = from.n, lanes = from.lanes;
-    const T *row[M], *y = from.y;
     V s[M];
 #pragma GCC unroll 16
-    for (int i = 0; i < M; ++i) row[i] = from.x[i], s[i] = sums[i];
-    for (i64 q = 0; q < n; ++q, y += ys) {
-      const V b = load_lanes(y, lanes);
+    for (int i = 0; i < M; ++i) s[i] = V{};
+    lane_terms<T, whole, true, M>(from, 0, from.all.lo, s);
+    lane_terms<T, whole, false, M>(from, from.all.lo, from.all.hi, s);
+    lane_terms<T, whole, true, M>(from, from.all.hi, from.n, s);
 #pragma GCC unroll 16
-      for (int i = 0; i < M; ++i) s[i] = fused(load_lanes(row[i] + q * hop, lanes), b, s[i]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < M; ++i) sums[i] = s[i];
+    for (int i = 0; i < M; ++i) *to[i] += s[i];
   } else if constexpr (M > 1) {
-    lane_dots<T, M - 1>(taps, from, sums);
+    lane_dots<T, whole, M - 1>(taps, from, to);
   }
 }
 
 // The weights of taps [taps.lo, taps.hi) of the channels [ch, ch + lanes).
-template <class T>
+template <class T, bool whole>
 static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, const Range &taps) {
   typedef typename Vec<T>::type V;
   const i64 count = taps.hi - taps.lo;
-  const i64 hop = p.stride[2] * o.xs[4];
-  i64 at[LANE_TAPS][3];
+  i64 at[LANE_TAPS][3], offset[LANE_TAPS];
   T *w[LANE_TAPS];
   Range columns[LANE_TAPS];
   V total[LANE_TAPS];
   for (i64 i = 0; i < count; ++i) {
     const Index3 tap = unflatten(taps.lo + i, p.f[1], p.f[2]);
     w[i] = static_cast<T *>(o.w) + ch * o.ws[0];
-    total[i] = V{};
-    for (int d = 0; d < 3; ++d) at[i][d] = tap.v[d] * p.dilation[d] - p.pad[d], w[i] += tap.v[d] * o.ws[d + 2];
+    total[i] = V{}, offset[i] = 0;
+    for (int d = 0; d < 3; ++d) {
+      at[i][d] = tap.v[d] * p.dilation[d] - p.pad[d];
+      offset[i] += at[i][d] * o.xs[d + 2], w[i] += tap.v[d] * o.ws[d + 2];
+    }
     columns[i] = inside(at[i][2], p.stride[2], p.x[2], p.y[2]);
     for (i64 l = 0; l < lanes && o.accumulate; ++l) total[i][l] = w[i][l * o.ws[0]];
   }
+  LaneColumns<T> row;
+  row.hop = p.stride[2] * o.xs[4], row.stride = o.ys[4], row.n = p.y[2], row.lanes = lanes;
   for (i64 n = 0; n < p.n; ++n)
     for (i64 a = 0; a < p.y[0]; ++a)
       for (i64 b = 0; b < p.y[1]; ++b) {
-        const T *y = static_cast<const T *>(o.y) + n * o.ys[0] + ch + a * o.ys[2] + b * o.ys[3];
-        const T *x[LANE_TAPS];
-        V sums[LANE_TAPS], *to[LANE_TAPS];
-        Range q[LANE_TAPS], all{0, p.y[2]};
+        const i64 d0 = a * p.stride[0], h0 = b * p.stride[1];
+        const T *x = static_cast<const T *>(o.x) + n * o.xs[0] + ch + d0 * o.xs[2] + h0 * o.xs[3];
+        row.y = static_cast<const T *>(o.y) + n * o.ys[0] + ch + a * o.ys[2] + b * o.ys[3];
+        row.all = {0, p.y[2]};
+        V *to[LANE_TAPS];
         i64 m = 0;
         for (i64 i = 0; i < count; ++i) {
-          const i64 d = a * p.stride[0] + at[i][0], h = b * p.stride[1] + at[i][1];
-          q[m] = columns[i];
-          if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || q[m].lo == q[m].hi) continue;
-          all = {imax(all.lo, q[m].lo), imin(all.hi, q[m].hi)};
-          x[m] = static_cast<const T *>(o.x) + n * o.xs[0] + ch + d * o.xs[2] + h * o.xs[3] + at[i][2] * o.xs[4];
-          sums[m] = V{}, to[m++] = total + i;
+          const i64 d = d0 + at[i][0], h = h0 + at[i][1];
+          const Range &q = columns[i];
+          if (d < 0 || d >= p.x[0] || h < 0 || h >= p.x[1] || q.lo == q.hi) continue;
+          row.all = {imax(row.all.lo, q.lo), imin(row.all.hi, q.hi)};
+          row.x[m] = x + offset[i], row.q[m] = q, to[m++] = total + i;
         }
-        all.hi = imax(all.lo, all.hi);
-        const auto alone = [&](i64 from, i64 end) {
-          for (i64 i = 0; i < m; ++i)
-            for (i64 c = imax(from, q[i].lo); c < imin(end, q[i].hi); ++c)
-              sums[i] = fused(load_lanes(x[i] + c * hop, lanes), load_lanes(y + c * o.ys[4], lanes), sums[i]);
-        };
-        alone(0, all.lo);
-        if (m && all.lo < all.hi) {
-          LaneColumns<T> from{{}, y + all.lo * o.ys[4], hop, o.ys[4], all.hi - all.lo, lanes};
-          for (i64 i = 0; i < m; ++i) from.x[i] = x[i] + all.lo * hop;
-          lane_dots<T, LANE_TAPS>(m, from, sums);
-        }
-        alone(all.hi, p.y[2]);
-        for (i64 i = 0; i < m; ++i) *to[i] += sums[i];
+        row.all.hi = imax(row.all.lo, row.all.hi);
+        lane_dots<T, whole, LANE_TAPS>(m, row, to);
       }
   for (i64 i = 0; i < count; ++i)
     for (i64 l = 0; l < lanes; ++l) w[i][l * o.ws[0]] = total[i][l];
+}
+
+template <class T>
+static void lane_weights(const Problem &p, const Operands &o, i64 ch, i64 lanes, const Range &taps) {
+  if (lanes == Vec<T>::lanes)
+    lane_weights<T, true>(p, o, ch, lanes, taps);
+  else
+    lane_weights<T, false>(p, o, ch, lanes, taps);
 }
 
 OOC_INLINE bool takes_lanes(const Problem &p, const Operands &o) {
