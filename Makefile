@@ -68,6 +68,7 @@ bench: $(VENV)/.bench
 	for how in "" --backward; do \
 	  $(BIN)/python -m perfmodel bench vgg16 resnet50 unet3d mobilenet $$how --peer torch --mib 64 \
 	    --out perfmodel/results/cpu/layers$$how.jsonl || exit 1; done
+	$(BIN)/python tools/docs_tables.py --write
 
 calibrate: $(VENV)/.test
 	$(BIN)/python -m perfmodel calibrate --out ooc/model/devices/cpu.json

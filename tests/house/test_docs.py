@@ -15,6 +15,7 @@ import pytest
 
 import ooc
 from tools import docs_reference as reference
+from tools import docs_tables as tables
 from tools import docs_tutorials as tutorials
 
 ROOT = Path(__file__).parents[2]
@@ -169,3 +170,19 @@ def test_tutorials_are_scripts_in_cells_and_listed() -> None:
         first, *rest = tutorials.cells(path)
         assert first.is_text and tutorials.text_of(first).startswith("# ") and any(not cell.is_text for cell in rest)
         compile(path.read_text(), path.name, "exec")
+
+
+def test_tables_are_what_their_rows_make() -> None:
+    assert tables.differing() == [], "python tools/docs_tables.py --write"
+
+
+def test_a_table_that_was_changed_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for page in {page for page, _ in tables.TABLES.values()}:
+        (tmp_path / page).write_text((ROOT / page).read_text())
+    page = tmp_path / "docs" / "comparison.md"
+    page.write_text(page.read_text().replace("| ResNet-18 | 0", "| ResNet-18 | 1") + "\n<!-- rows: nothing -->\n")
+    assert tables.differing(root=tmp_path) == ["training_compared", "nothing"]
+    tables.differing(write=True, root=tmp_path)
+    assert tables.differing(root=tmp_path) == ["nothing"]
+    assert page.read_text().startswith((ROOT / "docs" / "comparison.md").read_text())
