@@ -7,20 +7,18 @@ Errors of ooc, of the arguments and of the file system are one line on stderr an
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
 from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli import apply, network, train
+from ooc.cli.ending import ending_cleanly
 from ooc.console import FAILED, Command, count, parser_of, run_program
 from ooc.errors import ArgumentError, UnsupportedError
 from ooc.ir.op import Op
@@ -126,7 +124,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _demo(args: argparse.Namespace) -> int:
     where = {"directory": args.dir, "threads": args.threads}
-    with _ending_cleanly():
+    with ending_cleanly():
         if args.large or args.size or args.keep or args.trace:
             from ooc.cli.demo.run import run_demo
 
@@ -135,24 +133,6 @@ def _demo(args: argparse.Namespace) -> int:
         from ooc.cli.demo.denoise import run_denoise
 
         return 0 if run_denoise(args.budget or "16 MiB", **where, png=args.png or "ooc-demo.png").ok else FAILED
-
-
-@contextlib.contextmanager
-def _ending_cleanly() -> Iterator[None]:
-    """`kill` and a closed terminal act as Ctrl-C does, so that gigabytes of files never stay behind."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may ask for signals
-    before = [(number, signal.signal(number, _interrupt)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 # ---- ooc doctor

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ooc.cli.ending import ending_cleanly
 from ooc.errors import ArgumentError
 from ooc.runtime.context import current_device
 from ooc.runtime.context import device as named_device
@@ -33,6 +34,8 @@ def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]
         raise ArgumentError("--json: does not go with --output -, where the tensor is; name a file")
     if incoming and sys.stdin is None:
         raise ArgumentError("--input -: there is no standard input")
+    if outgoing and sys.__stdout__ is None:  # closed by whoever started us; what is said goes nowhere then, a tensor must not
+        raise ArgumentError("--output -: there is no standard output")
     with contextlib.ExitStack() as stack:
         stdout = sys.stdout
         if args.quiet and not args.json and not args.plan:
@@ -42,6 +45,7 @@ def piped(args: argparse.Namespace, alone: bool) -> Iterator[argparse.Namespace]
         if not incoming and not outgoing:
             yield args
             return
+        stack.enter_context(ending_cleanly())
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ooc-"))
         spooled = argparse.Namespace(**vars(args))
         if incoming:

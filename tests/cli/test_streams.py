@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import HANGS, until_files
 
 from ooc.backends.cpu import backend
 from ooc.cli.main import COMMANDS, main
@@ -39,6 +42,26 @@ def test_a_pipe(folder: Path) -> None:
     np.testing.assert_array_equal(np.load(folder / "z.npy"), expected)
     done = piped(folder, b"nonsense", "--input", "-", "--output", "-")
     assert done.returncode == 2 and not done.stdout and done.stderr.count(b"\n") == 1
+
+
+def test_a_stream_that_is_closed(folder: Path) -> None:
+    command = [sys.executable, "-m", "ooc", "apply", f"{folder}/m.onnx", "--input", f"{folder}/x.npy", "--output", "-"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "ooc: --output -: there is no standard output\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_came_in_goes_with_a_killed_command(folder: Path, number: int) -> None:
+    (folder / "tmp").mkdir()
+    command = [sys.executable, "-m", "ooc", "apply", f"{folder}/m.onnx", "--input", "-", "--output", f"{folder}/z.npy"]
+    environment = {**os.environ, "TMPDIR": f"{folder}/tmp"}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **streams) as process:
+        until_files(process, folder, "tmp/ooc-*/stdin.npy")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=HANGS)
+    assert process.returncode == 130 and err.splitlines()[-1] == b"ooc: interrupted", err
+    assert not list((folder / "tmp").iterdir()) and not (folder / "z.npy").exists()
 
 
 def test_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
