@@ -24,11 +24,13 @@ from perfmodel.calibrate import cuda as calibrate
 
 
 def measure_small(patch: pytest.MonkeyPatch) -> None:
-    """Calibrations measure a convolution of 8 channels where they look for a small one, and one of many small images where they
-    look for those: the smallest of a real device's keep the host's loops busy for half a minute and more."""
+    """Calibrations measure a convolution of 8 channels where they look for a small one, one of many small images where they look
+    for those, and one of 2 channels and 13 x 13 taps where they look for many: the smallest of a real device's keep the host busy
+    for minutes, and quick calibrations take every second one."""
     small = ("n=1 c=8 h=6 w=6 k=8 r=3 s=3 pad=1", "n=16 c=32 h=4 w=4 k=32 r=3 s=3 pad=1")
     every_second = [shape for shape in small for _ in range(2)]
     patch.setattr(calibrate, "CONVS", (*calibrate.CONVS, *every_second))
+    patch.setattr(calibrate, "MANY_TAPS", (*calibrate.MANY_TAPS, *["n=1 c=2 h=40 w=40 k=2 r=13 s=13 pad=6"] * 2))
 
 
 def on(backend: EmulatedCuda, budget: str | None) -> Device:
