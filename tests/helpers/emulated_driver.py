@@ -74,6 +74,7 @@ class EmulatedDriver:
         self._scratch: Piece | None = None
         self.foreign = [self.new_stream()]  # a stream of the caller's
         self.failing: Exception | None = None
+        self.hands = 0  # that have device memory open: memory that the collector gives back meanwhile must not close it
 
     # ---- memory
 
@@ -90,14 +91,12 @@ class EmulatedDriver:
         with self.lock:
             self._log("malloc", note=nbytes)
             self.device.append(self._pages(nbytes))
-            self._protect(PROTECTED)
+            self._protect()
             return self.device[-1].address
 
     def free(self, address: int) -> None:
         with self.lock:
-            self._protect(OPEN)
             self.device = [p for p in self.device if p.address != address]
-            self._protect(PROTECTED)
 
     def host_malloc(self, nbytes: int) -> int:
         with self.lock:
@@ -131,7 +130,8 @@ class EmulatedDriver:
         """Whether the device may copy from these bytes of the host."""
         return any(p.holds(lo, hi) for p in self.pinned) or any(a <= lo and hi <= b for a, b in self.registered)
 
-    def _protect(self, how: int) -> None:
+    def _protect(self) -> None:
+        how = OPEN if self.hands else PROTECTED
         for piece in (*self.device, *filter(None, (self._scratch,))):
             LIBC.mprotect(ctypes.c_void_p(piece.address), ctypes.c_size_t(piece.nbytes), how)
 
@@ -139,11 +139,13 @@ class EmulatedDriver:
     def opened(self) -> Iterator[None]:
         """Device memory, open to this thread's own hands."""
         with self.lock:
-            self._protect(OPEN)
+            self.hands += 1
+            self._protect()
             try:
                 yield
             finally:
-                self._protect(PROTECTED)
+                self.hands -= 1
+                self._protect()
 
     @property
     def scratch(self) -> int:
@@ -151,7 +153,7 @@ class EmulatedDriver:
         with self.lock:
             if self._scratch is None:
                 self._scratch = self._pages(1 << 16)
-                self._protect(PROTECTED)
+                self._protect()
             return self._scratch.address
 
     # ---- streams and events

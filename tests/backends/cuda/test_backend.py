@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
 import random
 import weakref
 import zlib
@@ -204,3 +206,23 @@ def test_threads_sleep_while_they_wait_for_an_event() -> None:
     driver = CupyDriver.__new__(CupyDriver)
     driver.runtime = Flags()
     assert driver.event() == Flags.eventBlockingSync
+
+
+def test_memory_that_comes_and_goes_meanwhile_closes_nothing() -> None:
+    """As where the collector gives memory back while a library computes. The system refuses to read what is protected."""
+    driver = EmulatedDriver()
+    address, other = driver.malloc(64), driver.malloc(64)
+    data = (ctypes.c_char * 64).from_address(address)
+    reader, writer = os.pipe()
+    try:
+        with driver.opened():
+            driver.free(other)
+            driver.malloc(64)
+            with driver.opened():
+                assert os.write(writer, data) == 64
+            assert os.write(writer, data) == 64
+        with pytest.raises(OSError, match="Bad address"):
+            os.write(writer, data)
+    finally:
+        os.close(reader)
+        os.close(writer)
