@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel.report.table import three
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "perfmodel" / "results"
 MARK = re.compile(r"^<!-- rows: (\w+) -->\n((?:\|.*\n)*)", re.MULTILINE)
@@ -27,11 +29,6 @@ def rows_of(name: str) -> list[Row]:
     """The rows of a file below `perfmodel/results`, without its header."""
     lines = (RESULTS / name).read_text().splitlines()
     return [row for row in map(json.loads, filter(None, lines)) if "system" not in row]
-
-
-def three(number: float) -> str:
-    """A number with three digits."""
-    return f"{number:.0f}" if number >= 99.5 else f"{number:#.3g}".rstrip(".")
 
 
 # ---- layers beside PyTorch
@@ -96,6 +93,7 @@ def where() -> list[Cells]:
 
 # ---- filters of many taps
 
+LABELS = {"depthwise 64": "64, depthwise"}
 FILTERS = {
     ("1 -> 1", False): "1024 x 1024, 2^20, 102^3",
     ("1 -> 1", True): "4096 x 4096",
@@ -103,9 +101,6 @@ FILTERS = {
     ("64 -> 64", False): "256 x 256, 2^16, 40^3",
     ("depthwise 64", False): "256 x 256, 2^16, 40^3",
 }
-
-
-LABELS = {"depthwise 64": "64, depthwise"}
 
 
 def filters() -> list[Cells]:
@@ -223,7 +218,7 @@ def differing(write: bool = False, root: Path = ROOT) -> list[str]:
         wrong += [name for name in names if there.get(name) != tables[name]]
         wrong += [name for name in there if name not in tables]
         if write:
-            new = MARK.sub(lambda m, made=tables: f"<!-- rows: {m[1]} -->\n{made.get(m[1], m[2])}", text)  # type: ignore[misc]
+            new = MARK.sub(lambda m, lines=tables: f"<!-- rows: {m[1]} -->\n{lines.get(m[1], m[2])}", text)  # type: ignore[misc]
             (root / document).write_text(new)
     return wrong
 

@@ -74,7 +74,7 @@ class EmulatedDriver:
         self._scratch: Piece | None = None
         self.foreign = [self.new_stream()]  # a stream of the caller's
         self.failing: Exception | None = None
-        self.hands = 0  # that have device memory open: memory that the collector gives back meanwhile must not close it
+        self.open_blocks = 0  # `opened`, nested; memory that the collector gives back in one must not close it
 
     # ---- memory
 
@@ -131,7 +131,7 @@ class EmulatedDriver:
         return any(p.holds(lo, hi) for p in self.pinned) or any(a <= lo and hi <= b for a, b in self.registered)
 
     def _protect(self) -> None:
-        how = OPEN if self.hands else PROTECTED
+        how = OPEN if self.open_blocks else PROTECTED
         for piece in (*self.device, *filter(None, (self._scratch,))):
             LIBC.mprotect(ctypes.c_void_p(piece.address), ctypes.c_size_t(piece.nbytes), how)
 
@@ -139,12 +139,12 @@ class EmulatedDriver:
     def opened(self) -> Iterator[None]:
         """Device memory, open to this thread's own hands."""
         with self.lock:
-            self.hands += 1
+            self.open_blocks += 1
             self._protect()
             try:
                 yield
             finally:
-                self.hands -= 1
+                self.open_blocks -= 1
                 self._protect()
 
     @property

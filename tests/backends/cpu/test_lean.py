@@ -115,18 +115,18 @@ def test_any_shape_gives_what_loops_without_a_workspace_give(name: str, dtype: s
     rng, code, tried = random.Random(f"{name} {dtype}"), native.DTYPE_CODES[dtype], 0
     for _ in range(200):
         arrays, geometry = arrays_of(rng, dtype.replace("f32", "f4").replace("f64", "f8"))
-        made = arrays[("dgrad", "wgrad", "fprop").index(name)]
+        result = arrays[("dgrad", "wgrad", "fprop").index(name)]
         operands = [v for a in arrays for v in (a.ctypes.data, a.shape, tuple(s // a.itemsize for s in a.strides))]
         shapes = [a.shape for a in arrays]
         packed, scratch, lean = native.kernels.direct_workspace(name, code, *shapes, *geometry[:2], geometry[3], 2)
-        add, old, expected = rng.random() < 0.5, made.copy(order="K"), None
+        add, old, expected = rng.random() < 0.5, result.copy(order="K"), None
         for nbytes in (0, packed + scratch, lean):
             room = np.empty(nbytes + 64, np.uint8)
-            made[...] = old if add else -7
+            result[...] = old if add else -7
             at = room.ctypes.data + -room.ctypes.data % 64
             native.kernels.direct_conv(name, code, *operands, *geometry, 0, 0, 0.0, add, at if nbytes else 0, nbytes, False, 2)
-            expected = made.copy() if expected is None else expected
-            np.testing.assert_array_equal(made, expected, err_msg=f"{shapes} {geometry} add={add} in {nbytes} bytes")
+            expected = result.copy() if expected is None else expected
+            np.testing.assert_array_equal(result, expected, err_msg=f"{shapes} {geometry} add={add} in {nbytes} bytes")
         tried += packed + scratch > 0
     assert tried > 60
 
