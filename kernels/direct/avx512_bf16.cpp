@@ -29,7 +29,6 @@ using direct::Problem;
 #include "geometry.inl"
 #include "epilogue.inl"
 #include "task.inl"
-#include "masked.inl"
 #include "tiles.inl"
 #include "gather_kernel.inl"
 #include "gather_plan.inl"

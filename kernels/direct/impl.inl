@@ -14,9 +14,6 @@ using direct::Workspace;
 #include "geometry.inl"
 #include "epilogue.inl"
 #include "task.inl"
-#ifdef OOC_MASKED
-#include "masked.inl"
-#endif
 #include "tiles.inl"
 
 #include "ordered.inl"

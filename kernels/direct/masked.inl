@@ -32,9 +32,12 @@ struct MaskedCopies {
   static constexpr int MOST = 64;
   static constexpr i64 L = Vec<T>::lanes;
 
-  i64 dst_step, src_step, channels, stride;  // between channels; stride: 1 or 2
+  i64 dst_step, src_step, channels, stride;  // as those of PlainCopies, the stride 1 or 2
   int count = 0;
   MaskedPart<T> parts[MOST];
+
+  MaskedCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop) {}
+  ~MaskedCopies() { flush(); }
 
   // See copy_inside; reads nothing beside those numbers and what lies between them.
   void add(T *dst, const T *src, i64 n, Range r) {
@@ -54,4 +57,17 @@ struct MaskedCopies {
       }
     count = 0;
   }
+};
+
+// Under masks where they serve.
+template <class T>
+struct RowCopies {
+  PlainCopies<T> plain;
+  MaskedCopies<T> masked;
+  bool under_masks;
+
+  RowCopies(i64 to, i64 from, i64 some, i64 hop)
+      : plain(to, from, some, hop), masked(to, from, some, hop), under_masks(from != 1 && (hop == 1 || hop == 2)) {}
+
+  void add(T *dst, const T *src, i64 n, Range r) { under_masks ? masked.add(dst, src, n, r) : plain.add(dst, src, n, r); }
 };

@@ -94,7 +94,7 @@ static void copy_channels(T *dst, i64 dst_step, const T *src, i64 src_step, i64 
 
 // Rows of several channels, copied channel by channel where those lie apart: so memory is read in its order.
 template <class T>
-struct RowCopies {
+struct PlainCopies {
   static constexpr int MOST = 64;
   struct Row {
     T *dst;
@@ -103,29 +103,14 @@ struct RowCopies {
     Range r;
   };
 
-  i64 dst_step, src_step, channels, stride;
-  int count;
+  i64 dst_step, src_step, channels, stride;  // between channels, and between numbers of a row of src
+  int count = 0;
   Row rows[MOST];
-#ifdef OOC_MASKED
-  MaskedCopies<T> masked;
-#endif
 
-  RowCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop), count(0) {
-#ifdef OOC_MASKED
-    masked.dst_step = to, masked.src_step = from, masked.channels = some, masked.stride = hop;
-#endif
-  }
-  ~RowCopies() {
-    flush();
-#ifdef OOC_MASKED
-    masked.flush();
-#endif
-  }
+  PlainCopies(i64 to, i64 from, i64 some, i64 hop) : dst_step(to), src_step(from), channels(some), stride(hop) {}
+  ~PlainCopies() { flush(); }
 
   void add(T *dst, const T *src, i64 n, Range r) {
-#ifdef OOC_MASKED
-    if (src_step != 1 && (stride == 1 || stride == 2)) return masked.add(dst, src, n, r);
-#endif
     if (count == MOST) flush();
     rows[count++] = Row{dst, src, n, r};
   }
@@ -146,6 +131,13 @@ struct RowCopies {
     count = 0;
   }
 };
+
+#ifdef OOC_MASKED
+#include "masked.inl"
+#else
+template <class T>
+using RowCopies = PlainCopies<T>;
+#endif
 
 // Extents of a halo tile, and the element distances inside it.
 struct Tile {

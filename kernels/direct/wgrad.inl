@@ -101,9 +101,9 @@ static bool rows_follow(const Problem &p, const i64 *ws) {
   return p.c == p.groups || ws[1] == step;
 }
 
-// to[k * pitch + row] = old + sum[row * width + k], in squares: so weights are written by whole vectors.
+// to[k * pitch + row] = old + sum[row * step + k], in squares: so weights are written by whole vectors.
 template <class T>
-static void store_turned(T *to, i64 pitch, const T *sum, i64 width, i64 rows, i64 outputs, bool accumulate) {
+static void store_turned(T *to, i64 pitch, const T *sum, i64 step, i64 rows, i64 outputs, bool accumulate) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::lanes;
   const i64 squares = rows / L * L, whole = outputs / L * L;
@@ -111,7 +111,7 @@ static void store_turned(T *to, i64 pitch, const T *sum, i64 width, i64 rows, i6
     for (i64 row = 0; row < squares; row += L) {
       V v[L];
 #pragma GCC unroll 16
-      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (row + i) * width + k);
+      for (int i = 0; i < L; ++i) v[i] = *(const V *)(sum + (row + i) * step + k);
       transpose_square<T>(v);
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i) {
@@ -122,7 +122,7 @@ static void store_turned(T *to, i64 pitch, const T *sum, i64 width, i64 rows, i6
   for (i64 k = 0; k < outputs; ++k)
     for (i64 row = k < whole ? squares : 0; row < rows; ++row) {
       T &q = to[k * pitch + row];
-      q = accumulate ? q + sum[row * width + k] : sum[row * width + k];
+      q = accumulate ? q + sum[row * step + k] : sum[row * step + k];
     }
 }
 
@@ -144,9 +144,30 @@ static void store_weights(const WgradRun<T> &run, const Channels &of, i64 c, con
   }
 }
 
+// The sums of a panel and the input channels of a job.
+template <class T>
+static void store_panel(const WgradRun<T> &run, const WgradJob &job, i64 panel) {
+  const WgradPlan<T> &w = run.w;
+  const Operands &o = run.o;
+  const i64 *f = run.p.f, *ws = o.ws, k = panel * WNV * Vec<T>::lanes, width = panel_width(w, panel), channels = job.c1 - job.c0;
+  const Channels of{job.group, k, imin(width, w.cout - k)};
+  const T *all = run.sums + (job.group * w.lanes + k) * w.cin * w.taps, *sum = all + job.c0 * w.taps * width;
+  T *to = static_cast<T *>(o.w) + (job.group * w.cout + k) * ws[0] + job.c0 * ws[1];
+  if (rows_follow(run.p, ws)) {
+    store_turned(to, ws[0], sum, width, channels * w.taps, of.rows, o.accumulate);
+  } else if (ws[1] == 1) {
+    for (i64 tap = 0; tap < w.taps; ++tap) {
+      const Index3 at = unflatten(tap, f[1], f[2]);
+      T *first = to + at.v[0] * ws[2] + at.v[1] * ws[3] + at.v[2] * ws[4];
+      store_turned(first, ws[0], sum + tap * width, w.taps * width, channels, of.rows, o.accumulate);
+    }
+  } else {
+    for (i64 c = job.c0; c < job.c1; ++c) store_weights(run, of, c, all, width, 1);  // the sums of a channel fit the first-level cache
+  }
+}
+
 template <class T>
 static void run_wgrad_job(const WgradRun<T> &run, const WgradTiles<T> &mine, const WgradJob &job) {
-  constexpr i64 L = Vec<T>::lanes;
   const WgradPlan<T> &w = run.w;
   const i64 boxes = run.p.n * volume(w.tiles);
   for (i64 box = 0; box < boxes; ++box) {
@@ -154,17 +175,7 @@ static void run_wgrad_job(const WgradRun<T> &run, const WgradTiles<T> &mine, con
     transpose_dy(w, run.o, b, job, mine.dy);
     for (i64 c = job.c0; c < job.c1; c += w.block) wgrad_block(run, mine, b, job, c, box > 0);
   }
-  const bool follow = rows_follow(run.p, run.o.ws);
-  for (i64 panel = job.panel0; panel < job.panel1; ++panel) {
-    const i64 k = panel * WNV * L, width = panel_width(w, panel), outputs = imin(width, w.cout - k);
-    const T *sum = run.sums + (job.group * w.lanes + k) * w.cin * w.taps;
-    T *to = static_cast<T *>(run.o.w) + (job.group * w.cout + k) * run.o.ws[0] + job.c0 * run.o.ws[1];
-    if (follow)
-      store_turned(to, run.o.ws[0], sum + job.c0 * w.taps * width, width, (job.c1 - job.c0) * w.taps, outputs, run.o.accumulate);
-    else
-      for (i64 c = job.c0; c < job.c1; ++c)  // the sums of a panel and a channel fit the first-level cache
-        store_weights(run, Channels{job.group, k, outputs}, c, sum, width, 1);
-  }
+  for (i64 panel = job.panel0; panel < job.panel1; ++panel) store_panel(run, job, panel);
 }
 
 // All output channels of one group against a block of its input channels, one box.
