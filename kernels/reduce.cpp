@@ -22,7 +22,7 @@ namespace {
 
 constexpr i64 kBatch = 1024;    // sums of rows that wait in the first cache to be added to results
 constexpr i64 kShared = 16384;  // the same where threads share the rows of one result
-constexpr i64 kShort = 48;      // elements of rows that are added up side by side: one by one takes longer than the row
+constexpr i64 kNear = 16384;    // bytes between neighbouring results of which some rows are added up, one result after the other
 
 // Neighbouring results while rows are added to them.
 struct Result {
@@ -112,7 +112,16 @@ struct Reduce {
   Axes kept, summed;  // but for the two below
   ReduceAxis row;     // what is summed first: w, or nothing
   ReduceAxis side;    // neighbouring results, or nothing
-  bool along = true;  // the row is nearer than the side: one result at a time
+  i64 most = kChunk;  // of these at a time: where the row is nearer, so many that a batch has their neighbouring rows
+  bool along = true;  // the row is nearer than the side: one result after the other
+
+  ReduceAxis inner() const { return summed.rank ? summed.ax[summed.rank - 1] : ReduceAxis{}; }
+
+  // At most so many rows: all neighbouring ones together, where they are so few.
+  i64 together(i64 rows) const {
+    const i64 some = std::max<i64>(1, inner().n);
+    return rows > some ? rows / some * some : rows;
+  }
 
   int values() const {  // of one result
     switch (what) {
@@ -131,76 +140,29 @@ struct Reduce {
     if (near >= 0 && (row.n == 1 || std::abs(xs[near]) < std::abs(row.x))) {
       along = false;
       side = axis(near);
+    } else if (near >= 0 && row.n <= kFew && std::abs(xs[near]) * item_size(type) <= kNear) {
+      side = axis(near);
     }
     for (int i = 0; i < 5; ++i)
-      if (shape[i] != 1 && as[i] != 0 && (along || i != near)) kept.push(axis(i));
+      if (shape[i] != 1 && as[i] != 0 && (side.n == 1 || i != near)) kept.push(axis(i));
     for (int i : {0, 2, 3, 1})
       if (shape[i] != 1 && as[i] == 0) summed.push(axis(i));
-  }
-
-  bool brief() const { return along && row.n > 1 && row.n <= kShort; }
-
-  // Elements of rows r and after, of a tensor, so that those of neighbouring rows lie side by side.
-  template <typename T>
-  void transpose(char *to, const char *base, i64 ReduceAxis::*stride, i64 r, i64 count) const {
-    T *out = reinterpret_cast<T *>(to);
-    const T *in = reinterpret_cast<const T *>(base);
-    const ReduceAxis inner = summed.rank ? summed.ax[summed.rank - 1] : ReduceAxis{};
-    for (i64 v = 0; v < count;) {
-      const Offsets o = summed.at(r + v);
-      const i64 some = std::min(count - v, inner.n - (r + v) % inner.n);
-      const T *from = in + (stride == &ReduceAxis::x ? o.x : o.y);
-      for (i64 i = 0; i < some; ++i, ++v, from += inner.*stride)
-        for (i64 j = 0; j < row.n; ++j) out[j * kChunk + v] = from[j * (row.*stride)];
-    }
-  }
-
-  void transpose(char *to, const char *base, i64 ReduceAxis::*stride, i64 r, i64 count) const {
-    switch (item_size(type)) {
-      case 2: return transpose<uint16_t>(to, base, stride, r, count);
-      case 4: return transpose<uint32_t>(to, base, stride, r, count);
-      default: return transpose<uint64_t>(to, base, stride, r, count);
-    }
-  }
-
-  // The sums of rows [begin, end) of few elements for one result: as if every row were a result of its own.
-  void brief_rows(double *out, double *more, const Chunk &of, i64 begin, i64 end) const {
-    alignas(64) char near_x[kShort * kChunk * 8], near_y[kShort * kChunk * 8];
-    alignas(64) double m[kChunk], s[kChunk];
-    if (of.mean) {
-      std::fill(m, m + kChunk, of.mean[0]);
-      std::fill(s, s + kChunk, of.rstd[0]);
-    }
-    const i64 item = item_size(type);
-    for (i64 r = begin; r < end; r += kChunk, out += kChunk, more += kChunk) {
-      const i64 count = std::min(kChunk, end - r);
-      transpose(near_x, x + of.from.x * item, &ReduceAxis::x, r, count);
-      if (y) transpose(near_y, y + of.from.y * item, &ReduceAxis::y, r, count);
-      Rows t{};
-      t.what = what, t.type = type;
-      t.x = near_x, t.y = y ? near_y : nullptr;
-      t.n = row.n, t.x_step = kChunk, t.y_step = kChunk;
-      t.rows = 1;
-      t.count = count, t.x_side = 1, t.y_side = 1;
-      t.mean = of.mean ? m : nullptr, t.rstd = of.mean ? s : nullptr;
-      sum_rows(out, more, t, false);
-    }
+    if (along && side.n > 1) most = std::clamp<i64>(kBatch / std::max<i64>(1, inner().n), 1, kChunk);
   }
 
   // The sums of rows [begin, end) for a chunk of results.
   void rows(double *out, double *more, const Chunk &of, i64 begin, i64 end) const {
-    if (brief()) return brief_rows(out, more, of, begin, end);
-    const ReduceAxis inner = summed.rank ? summed.ax[summed.rank - 1] : ReduceAxis{};
+    const ReduceAxis next = inner();
     const i64 item = item_size(type);
     for (i64 r = begin; r < end;) {
-      const i64 n = std::min(end - r, inner.n - r % inner.n);
+      const i64 n = std::min(end - r, next.n - r % next.n);
       const Offsets o = summed.at(r);
       Rows t{};
       t.what = what, t.type = type;
       t.x = x + (of.from.x + o.x) * item;
       t.y = y ? y + (of.from.y + o.y) * item : nullptr;
       t.n = row.n, t.x_step = row.x, t.y_step = row.y;
-      t.rows = n, t.x_next = inner.x, t.y_next = inner.y;
+      t.rows = n, t.x_next = next.x, t.y_next = next.y;
       t.count = of.count, t.x_side = side.x, t.y_side = side.y;
       t.mean = of.mean, t.rstd = of.rstd;
       sum_rows(out, more, t, along);
@@ -222,7 +184,7 @@ struct Reduce {
 
   // All rows of one chunk of results, in batches of at most `batch` sums; `team` threads share a batch.
   void chunk(i64 unit, i64 chunks, double *out, double *more, i64 batch, int team) const {
-    const i64 first = unit % chunks * kChunk, count = std::min(kChunk, side.n - first);
+    const i64 first = unit % chunks * most, count = std::min(most, side.n - first);
     const i64 total = row.n ? summed.volume() : 0;
     Offsets from = kept.at(unit / chunks);
     from.move(side, first);
@@ -235,7 +197,7 @@ struct Reduce {
     const Chunk of{from, count, mean ? m : nullptr, mean ? s : nullptr};
     Result result;
     start(result, from, count);
-    const i64 step = batch / count, some = std::max<i64>(1, kBatch / 4 / count);
+    const i64 step = together(batch / count), some = together((step + 4 * team - 1) / (4 * team));
     for (i64 r = 0; r < total; r += step) {
       const i64 n = std::min(step, total - r);
       if (team == 1) {
@@ -252,7 +214,7 @@ struct Reduce {
   }
 
   void run(int threads) const {
-    const i64 chunks = (side.n + kChunk - 1) / kChunk, units = kept.volume() * chunks;
+    const i64 chunks = (side.n + most - 1) / most, units = kept.volume() * chunks;
     if (threads > 1 && units < 4 * threads) {  // too few to share evenly
       alignas(64) double out[kShared], more[kShared];
       for (i64 u = 0; u < units; ++u) chunk(u, chunks, out, more, kShared, threads);

@@ -9,6 +9,7 @@ namespace ooc {
 enum class Sum { x, product, moments, backward };
 
 constexpr i64 kChunk = 64;  // neighbouring results that are computed together
+constexpr i64 kFew = 64;    // elements of rows that are added up four at a time
 
 // Rows of x and y: `rows` of them, of n elements, for `count` neighbouring results.
 struct Rows {
@@ -22,7 +23,7 @@ struct Rows {
 };
 
 // The sum of row r for result v goes to out[r * count + v], second values (squared distances, sums of y) to `more`.
-// along: one result at a time, for rows nearer in memory than neighbouring results.
+// along: one result after the other, for rows nearer in memory than neighbouring results.
 void sum_rows(double *out, double *more, const Rows &t, bool along);
 
 }  // namespace ooc
