@@ -3,9 +3,8 @@
 // Tensors are (n, k, d, h, w) with strides in elements, of any sign, and element-aligned. f64 is computed in f64, the other dtypes in
 // f32. Every output takes the positions of its window in row-major order, whatever the block and the number of threads.
 //
-// Where elements along w are nearest, blocks of outputs of neighbouring planes are computed as one line: what their windows see is
-// copied into a buffer, borders too, split by residue modulo the strides. So a window position is a line of the buffer, number by
-// number, and short rows cost no more than long ones. Where channels are nearest, a line is of channels.
+// Where elements along w are nearest, blocks of outputs of neighbouring planes are computed as one line (pool_blocks.hpp): short rows
+// cost no more than long ones. Where channels are nearest, a line is of channels.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -14,15 +13,13 @@
 #include <vector>
 
 #include "calls.hpp"
-#include "tiles.hpp"
+#include "pool_blocks.hpp"
+#include "team.hpp"
 
 namespace ooc {
 namespace {
 
-enum class Pool : int { max = 0, average = 1, average_inside = 2 };
-
-constexpr i64 kLine = 512;   // outputs of a line: the accumulators stay in the first cache
-constexpr i64 kRoom = 4096;  // numbers of a buffer, likewise
+constexpr i64 kLine = 512;  // outputs of a row or of a line of channels: the accumulators stay in the first cache
 
 // NaN, once met, stays.
 template <bool kMax, typename C>
@@ -46,41 +43,6 @@ struct PoolAxis {
     return {origin, begin, std::max(begin, std::min(window, in - origin))};
   }
 };
-
-// Parts of a block along one spatial axis: so many outputs, and so many window positions at a time.
-struct Part {
-  i64 outputs, window, stride;
-
-  i64 phases() const { return std::min(window, stride); }
-  i64 pitch() const { return outputs + (window - 1) / stride; }  // outputs and what their windows see besides, of one phase
-  i64 room() const { return phases() * pitch(); }
-};
-
-// A run of outputs or window positions.
-struct Run {
-  i64 first, count;
-};
-
-// What of a row lies inside x.
-struct Row {
-  i64 first, step;  // position of the first number of all, and from one to the next
-  Run inside;       // of the numbers
-};
-
-Row row_of(i64 first, i64 step, i64 extent, i64 count) {
-  const i64 lo = std::clamp<i64>((-first + step - 1) / step, 0, count);
-  return {first, step, {lo, std::clamp<i64>((extent - first + step - 1) / step, lo, count) - lo}};
-}
-
-template <typename C, typename T>
-OOC_INLINE void copy_row(C *to, const T *from, i64 n, i64 step) {
-  if (step == 1)
-    for (i64 i = 0; i < n; ++i) to[i] = static_cast<C>(widen(from[i]));
-  else if (step == 2)
-    for (i64 i = 0; i < n; ++i) to[i] = static_cast<C>(widen(from[2 * i]));
-  else
-    for (i64 i = 0; i < n; ++i) to[i] = static_cast<C>(widen(from[i * step]));
-}
 
 template <bool kMax, typename C, typename T>
 OOC_INLINE void join_channels(C *acc, const T *x, i64 n, i64 step) {
@@ -118,7 +80,7 @@ struct PoolJob {
   Five xs, ys, y_shape;  // strides of x and y, shape of y
   PoolAxis d, h, w;
 
-  Part tall{}, wide{};  // a block's rows and columns
+  BlockAxis tall{}, wide{};  // a block's rows and columns
   i64 planes = 1;       // and how many planes it has
   std::vector<i64> across{};  // how many columns of each output's window are inside
 
@@ -152,14 +114,15 @@ struct PoolJob {
   OOC_INLINE void fill(C *buffer, const T *in, const Run &rows, const Run &columns, const Run &js, const Run &ls) const {
     const i64 seen = rows.count + (js.count - 1) / tall.stride, along = columns.count + (ls.count - 1) / wide.stride;
     for (i64 l = 0; l < std::min(ls.count, wide.stride); ++l) {
-      const Row row = row_of(columns.first * wide.stride + ls.first + l - w.pad, wide.stride, w.in, along);
+      const i64 first = columns.first * wide.stride + ls.first + l - w.pad;
+      const Run real = inside(first, wide.stride, along, 0, w.in);
       for (i64 q = 0; q < seen; ++q)
         for (i64 j = 0; j < std::min(js.count, tall.stride); ++j) {
           const i64 at = (rows.first + q) * tall.stride + js.first + j - h.pad;
           C *to = buffer + (j * wide.phases() + l) * phase() + q * wide.pitch();
-          const i64 some = at >= 0 && at < h.in ? row.inside.count : 0, before = some ? row.inside.first : along;
+          const i64 some = at >= 0 && at < h.in ? real.count : 0, before = some ? real.first : along;
           std::fill(to, to + before, start());
-          if (some) copy_row(to + before, in + at * xs[3] + (row.first + before * row.step) * xs[4], some, row.step * xs[4]);
+          if (some) copy_in(to + before, in + at * xs[3] + (first + before * wide.stride) * xs[4], some, wide.stride * xs[4]);
           std::fill(to + before + some, to + along, start());
         }
     }

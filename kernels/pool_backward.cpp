@@ -4,9 +4,9 @@
 // computed in f64, the other dtypes in f32. Every output element is computed by one
 // thread in a fixed order, so that results do not depend on the number of threads.
 //
-// A line of outputs, along w or along k, finds its maxima (or divides its gradients) and
-// adds them to the inputs, one window position after another. For one input, the windows it is in
-// come in row-major order of the outputs: along a line, from the last position to the first.
+// Small planes are computed together, as one line (pool_planes.hpp). Else a line of outputs, along w or along k, finds its maxima
+// (or divides its gradients) and adds them to the inputs, one window position after another. For one input, the windows it is in come
+// in row-major order of the outputs: along a line, from the last position to the first.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -17,60 +17,11 @@
 
 #include "calls.hpp"
 #include "pool_lines.hpp"
+#include "pool_planes.hpp"
 #include "team.hpp"
 
 namespace ooc {
 namespace {
-
-enum class Pool : int { max = 0, average = 1, average_inside = 2 };
-
-i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
-i64 ceil_div(i64 a, i64 b) { return -floor_div(-a, b); }
-
-// One spatial axis; outputs and window positions as indices into the dy block and the window.
-struct PoolAxis {
-  i64 extent, window, stride, pad, dx_lo, dx, x_lo, dy_lo, dy;
-
-  i64 origin(i64 o) const { return (dy_lo + o) * stride - pad; }  // in the whole tensor
-
-  // Window positions that lie inside the tensor.
-  Span inside(i64 o) const {
-    const i64 begin = std::clamp<i64>(-origin(o), 0, window);
-    return {begin, std::max(begin, std::min(window, extent - origin(o)))};
-  }
-
-  // Outputs whose windows lie wholly inside the tensor.
-  Span interior() const {
-    const i64 begin = std::clamp<i64>(ceil_div(pad, stride) - dy_lo, 0, dy);
-    return {begin, std::clamp(floor_div(extent - window + pad, stride) + 1 - dy_lo, begin, dy)};
-  }
-
-  // Outputs whose window position l lies in the tensor.
-  Span taps(i64 l) const {
-    const i64 begin = std::clamp<i64>(ceil_div(pad - l, stride) - dy_lo, 0, dy);
-    return {begin, std::clamp<i64>(ceil_div(extent + pad - l, stride) - dy_lo, begin, dy)};
-  }
-
-  // Outputs whose window position l lies in dx.
-  Span hits(i64 l) const {
-    const i64 begin = std::clamp<i64>(ceil_div(dx_lo + pad - l, stride) - dy_lo, 0, dy);
-    return {begin, std::clamp<i64>(ceil_div(dx_lo + dx + pad - l, stride) - dy_lo, begin, dy)};
-  }
-
-  // Outputs whose windows may reach dx.
-  Span reach() const {
-    const i64 begin = hits(window - 1).begin;
-    return {begin, std::max(begin, hits(0).end)};
-  }
-
-  bool overlaps() const { return stride < window; }
-
-  // Windows lie side by side and wholly in dx.
-  bool tiles() const {
-    return window == stride && origin(0) >= dx_lo && origin(dy) <= dx_lo + dx && origin(0) >= 0 && origin(dy) <= extent;
-  }
-  bool tiles_all() const { return tiles() && origin(0) == dx_lo && origin(dy) == dx_lo + dx; }
-};
 
 // Windows that have these parts inside the tensor, the first of them that of output (d, h, w).
 struct Windows {
@@ -261,6 +212,12 @@ struct PoolBackward {
         !workspace && nk > 1 && std::abs(dx_strides[1]) < std::abs(dx_strides[4]) && dx_strides[1] != 0;
     const bool simple = !workspace && is_2x2(along_k);
     const bool covered = simple && d.tiles_all() && h.tiles_all() && w.tiles_all();
+    PlaneGradients<C> planes{kind, type, dx, x, dy, dx_strides, x_strides, dy_strides, dx_shape, {d, h, w}};
+    const i64 all = dx_shape[0] * nk;
+    if (!along_k && !simple && planes.plan((all + 4 * threads - 1) / (4 * threads))) {
+      const i64 units = (all + planes.planes - 1) / planes.planes;
+      return share_runs(units, threads, [&](i64 lo, i64 hi, int) { run_planes(planes, lo, hi); });
+    }
     i64 chunk = 1;
     if (along_k) {
       const i64 each = (nk + threads - 1) / threads;  // of a cache line's multiple
@@ -346,8 +303,8 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
     planes = reinterpret_cast<char *>(workspace);
   }
   const auto axis = [&](int i) {
-    return PoolAxis{extent[i], window[i], stride[i], pad[i], dx_lo[i], dx_shape[i + 2], x_lo[i], dy_lo[i],
-                    dy_shape[i + 2]};
+    return PoolAxis{extent[i], window[i], stride[i], pad[i], dx_lo[i], dx_shape[i + 2], x_lo[i], x ? x_shape[i + 2] : 0,
+                    dy_lo[i], dy_shape[i + 2]};
   };
   const PoolAxis w = axis(2);
   std::vector<Span> taps, hits;

@@ -2,18 +2,13 @@
 #pragma once
 #include <type_traits>
 
+#include "pool_axes.hpp"
 #include "tiles.hpp"
 
 namespace ooc {
 namespace {
 
 constexpr i64 kLine = 512;  // outputs of a line: what is kept for them stays in the first cache
-
-struct Span {
-  i64 begin, end;
-  i64 count() const { return end - begin; }
-  bool has(i64 i) const { return begin <= i && i < end; }
-};
 
 // n outputs from `first` on, along a row of inputs: column l of the window of output first + o is at (start + o * stride + l) *
 // tap. Outputs outside `columns[l]` have no column l.

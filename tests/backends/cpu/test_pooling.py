@@ -27,7 +27,7 @@ def windows(extents: Three, window: Three, stride: Three, pad: Three, outputs: T
 
 
 def forward(kind: int, x: Any, window: Three, *rest: Three) -> Any:
-    y = np.empty((*x.shape[:2], *rest[-1]), x.dtype)
+    y: Any = np.empty((*x.shape[:2], *rest[-1]), x.dtype)
     for o, inside in windows(x.shape[2:], window, *rest):
         acc = np.full(x.shape[:2], -np.inf if kind == MAX else 0, x.dtype)
         for q in inside:
@@ -54,7 +54,13 @@ def some_problem(rng: np.random.Generator) -> tuple[Any, Three, Three, Three, Th
     """x, window, stride, padding, extents of y; some rows are longer than a block, and some windows larger."""
     while True:
         if rng.random() < 0.2:
-            shape = (int(rng.integers(1, 3)), int(rng.integers(1, 3)), 1, int(rng.integers(1, 40)), int(rng.integers(1, 700)))
+            shape: tuple[int, ...] = (
+                int(rng.integers(1, 3)),
+                int(rng.integers(1, 3)),
+                1,
+                int(rng.integers(1, 40)),
+                int(rng.integers(1, 700)),
+            )
             most = 90
         else:
             shape = tuple(int(rng.integers(1, e)) for e in (4, 20, 4, 20, 20))
@@ -86,3 +92,75 @@ def test_forward(seed: int) -> None:
         lifted(y), window, stride, pad, seed % 3 + 1,
     )  # fmt: skip
     assert same(y, expected)
+
+
+def backward(kind: int, x: Any, dy: Any, window: Three, *rest: Three) -> Any:
+    """Each window's gradient to its first maximum, or divided among its positions; windows in row-major order."""
+    dx: Any = np.zeros(x.shape, dy.dtype)
+    for o, inside in windows(x.shape[2:], window, *rest):
+        g = dy[(..., *o)]
+        if kind != MAX:
+            g = g / dy.dtype.type(np.prod(window) if kind == AVERAGE else max(1, len(inside)))
+        best, where = np.full(g.shape, -np.inf), np.zeros(g.shape, int)
+        for i, q in enumerate(inside if kind == MAX else []):
+            better = (x[(..., *q)] > best) | (np.isnan(x[(..., *q)]) & ~np.isnan(best))
+            best, where = np.where(better, x[(..., *q)], best), np.where(better, i, where)
+        for i, q in enumerate(inside):
+            dx[(..., *q)] += np.where(where == i, g, 0) if kind == MAX else g
+    return dx
+
+
+def some_part(rng: np.random.Generator, extents: Three) -> tuple[slice, ...]:
+    """All, or a region, as tiles are."""
+    if rng.random() < 0.5:
+        return tuple(slice(0, e) for e in extents)
+    lows = [int(rng.integers(0, e)) for e in extents]
+    return tuple(slice(lo, int(rng.integers(lo, e)) + 1) for lo, e in zip(lows, extents, strict=True))
+
+
+def region(a: Any, slices: tuple[slice, ...]) -> Any:
+    return a[(slice(None), slice(None), *slices)]
+
+
+def outputs_of(part: slice, window: int, stride: int, pad: int, outputs: int) -> slice:
+    """Those whose windows may reach a part of the input."""
+    first = max(0, -(-(part.start + pad - window + 1) // stride))
+    return slice(min(first, outputs), max(min(first, outputs), min(outputs, (part.stop - 1 + pad) // stride + 1)))
+
+
+def inputs_of(out: slice, window: int, stride: int, pad: int, extent: int) -> slice:
+    """What the windows of some outputs see; where that is nothing, a number that no window sees."""
+    low = min(max(0, out.start * stride - pad), extent - 1)
+    return slice(low, max(low + 1, min(extent, (out.stop - 1) * stride - pad + window)))
+
+
+@pytest.mark.parametrize("seed", range(160))
+def test_backward(seed: int) -> None:
+    kernels = native.kernels
+    assert kernels is not None
+    rng = np.random.default_rng(seed)
+    kind, dtype = seed % 3, ("f32", "f64", "f16")[seed // 3 % 3]
+    stored, computed = {"f32": ("f4", "f4"), "f64": ("f8", "f8"), "f16": ("f2", "f4")}[dtype]
+    x, window, stride, pad, outputs = some_problem(rng)
+    x = x.astype(stored)
+    for value in (np.nan, -np.inf, 0.25):
+        x[rng.random(x.shape) < 0.08] = value
+    dy = rng.standard_normal((*x.shape[:2], *outputs)).astype(stored)
+    axes = list(zip(window, stride, pad, strict=True))
+    part = some_part(rng, x.shape[2:])
+    out = tuple(outputs_of(p, *a, e) for p, a, e in zip(part, axes, outputs, strict=True))
+    seen = tuple(inputs_of(o, *a, e) for o, a, e in zip(out, axes, x.shape[2:], strict=True))
+    expected = backward(kind, x.astype(computed), dy.astype(computed), window, stride, pad, outputs)
+    expected = region(expected, part).astype(stored)
+    dx = some_layout(rng, np.full(expected.shape, 7, stored))
+    x_part, dy_part = some_layout(rng, region(x, seen)), some_layout(rng, region(dy, out))
+    code, threads = native.DTYPE_CODES[dtype], seed % 3 + 1
+    dx_low, x_low, dy_low = (tuple(s.start for s in some) for some in (part, seen, out))
+    bytes_wanted = kernels.pool_backward_workspace(code, dx.shape, window, stride, threads)
+    workspace = np.zeros(max(1, bytes_wanted), np.uint8)
+    kernels.pool_backward(
+        kind, code, native.address(dx), lifted(dx), dx_low, dx.shape, native.address(x_part), lifted(x_part), x_low,
+        x_part.shape, native.address(dy_part), lifted(dy_part), dy_low, dy_part.shape, x.shape[2:], window, stride, pad,
+        native.address(workspace) if bytes_wanted else 0, bytes_wanted, threads,
+    )  # fmt: skip
+    np.testing.assert_array_equal(dx, expected)
