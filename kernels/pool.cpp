@@ -64,11 +64,19 @@ OOC_INLINE void join_lines(C *__restrict__ acc, const C *__restrict__ buffer, co
 }
 
 template <bool kMax, typename C>
-OOC_INLINE void join_all(C *acc, const C *buffer, const int *line, i64 lines, i64 n) {
+OOC_INLINE void join_any(C *acc, const C *buffer, const int *line, i64 lines, i64 n) {
   for (; lines >= 4; lines -= 4, line += 4) join_lines<kMax, 4>(acc, buffer, line, n);
   if (lines == 3) join_lines<kMax, 3>(acc, buffer, line, n);
   if (lines == 2) join_lines<kMax, 2>(acc, buffer, line, n);
   if (lines == 1) join_lines<kMax, 1>(acc, buffer, line, n);
+}
+
+OOC_CLONES void join_all(float *acc, const float *buffer, const int *line, i64 lines, i64 n, bool max) {
+  max ? join_any<true>(acc, buffer, line, lines, n) : join_any<false>(acc, buffer, line, lines, n);
+}
+
+OOC_CLONES void join_all(double *acc, const double *buffer, const int *line, i64 lines, i64 n, bool max) {
+  max ? join_any<true>(acc, buffer, line, lines, n) : join_any<false>(acc, buffer, line, lines, n);
 }
 
 template <typename C>
@@ -166,7 +174,7 @@ struct PoolJob {
     int line[kRoom];
   };
 
-  template <bool kMax, typename T>
+  template <typename T>
   OOC_INLINE void block(Buffers &b, i64 u) const {
     const Blocks all = blocks();
     const i64 c = u % all.columns * wide.outputs, r = u / all.columns % all.rows * tall.outputs;
@@ -182,7 +190,7 @@ struct PoolJob {
           const Run js{j, std::min(tall.window, h.window - j)}, ls{l, std::min(wide.window, w.window - l)};
           for (i64 g = 0; g < some; ++g)
             fill(b.seen + g * plane(), reinterpret_cast<const T *>(x) + from(p + g) + (id.origin + i) * xs[2], rows, columns, js, ls);
-          join_all<kMax>(b.acc, b.seen, b.line, lines(b.line, js, ls), n);
+          join_all(b.acc, b.seen, b.line, lines(b.line, js, ls), n, kind == Pool::max);
         }
     for (i64 g = 0; g < some; ++g) put<T>(b.acc + g * plane(), p + g, od, rows, columns);
   }
@@ -191,7 +199,7 @@ struct PoolJob {
   OOC_INLINE void run_blocks(i64 lo, i64 hi) const {
     Buffers b;
     std::fill(b.seen, b.seen + kRoom, C(0));  // what outputs between rows would see is never looked at, but it is a number
-    for (i64 u = lo; u < hi; ++u) kind == Pool::max ? block<true, T>(b, u) : block<false, T>(b, u);
+    for (i64 u = lo; u < hi; ++u) block<T>(b, u);
   }
 
   // Lines along k, for channels-last blocks: line u is one (n, d, h) of y, all its w in turn.

@@ -12,6 +12,8 @@ namespace {
 
 template <typename C>
 struct PlaneGradients {
+  static constexpr Dtype kSum = sizeof(C) == 8 ? Dtype::f64 : Dtype::f32;
+
   Pool kind;
   Dtype type;
   char *dx;
@@ -135,20 +137,22 @@ struct PlaneGradients {
   };
 
   // The first maxima of n windows.
-  OOC_INLINE void find(Buffers &b, i64 some, i64 n) const {
+  void find(Buffers &b, i64 some, i64 n) const {
     std::fill(b.best, b.best + n, -std::numeric_limits<C>::infinity());
     for (i64 p = 0; p < some; ++p) std::copy(b.firsts, b.firsts + plane, b.where + p * plane);
     for (i64 i = 0; i < axis[0].window; ++i)
       for (i64 j = 0; j < axis[1].window; ++j)
-        for (i64 l = 0; l < axis[2].window; ++l) argmax_tap<1>(b.best, b.where, code(i, j, l), b.seen + line(i, j, l), n, 1);
+        for (i64 l = 0; l < axis[2].window; ++l)
+          argmax(b.best, b.where, code(i, j, l), reinterpret_cast<const char *>(b.seen + line(i, j, l)), kSum, Taps{n, 1, 0, 1, 0});
   }
 
   // Windows reach an input in row-major order of their outputs: from the last window position to the first.
-  template <bool kMax>
-  OOC_INLINE void add(Buffers &b, i64 n) const {
+  void add(Buffers &b, i64 n) const {
+    const Code<C> *where = kind == Pool::max ? b.where : nullptr;
     for (i64 i = axis[0].window - 1; i >= 0; --i)
       for (i64 j = axis[1].window - 1; j >= 0; --j)
-        for (i64 l = axis[2].window - 1; l >= 0; --l) scatter_tap<1, kMax>(b.seen + line(i, j, l), b.g, b.where, code(i, j, l), n, 1);
+        for (i64 l = axis[2].window - 1; l >= 0; --l)
+          scatter(reinterpret_cast<char *>(b.seen + line(i, j, l)), kSum, b.g, where, code(i, j, l), n, 1);
   }
 
   template <typename T>
@@ -166,7 +170,7 @@ struct PlaneGradients {
         find(b, some, n);
       }
       std::fill(b.seen, b.seen + residues * phase, C(0));
-      kind == Pool::max ? add<true>(b, n) : add<false>(b, n);
+      add(b, n);
       for (i64 p = 0; p < some; ++p) put(reinterpret_cast<T *>(dx) + place(dx_strides, u + p), b.seen + p * plane);
     }
   }
