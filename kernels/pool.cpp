@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
-#include <vector>
 
 #include "calls.hpp"
 #include "pool_blocks.hpp"
@@ -89,8 +88,7 @@ struct PoolJob {
   PoolAxis d, h, w;
 
   BlockAxis tall{}, wide{};  // a block's rows and columns
-  i64 planes = 1;       // and how many planes it has
-  std::vector<i64> across{};  // how many columns of each output's window are inside
+  i64 planes = 1;            // and how many planes it has
 
   C start() const { return kind == Pool::max ? -std::numeric_limits<C>::infinity() : C(0); }
   C divisor(i64 inside) const {
@@ -100,7 +98,6 @@ struct PoolJob {
   // The largest block whose buffer has room: whole planes, some rows of one, a part of a row; where windows are large, some of their
   // columns at a time.
   void plan(i64 all_planes) {
-    for (i64 o = 0; o < w.out; ++o) across.push_back(w.at(o).count());
     tall = {1, h.window, h.out == 1 ? h.window : h.stride}, wide = {std::min(w.out, kLine), w.window, w.out == 1 ? w.window : w.stride};
     const auto fits = [&] { return tall.room() * wide.room() <= kRoom; };
     while (wide.outputs > 64 && !fits()) wide.outputs = (wide.outputs + 1) / 2;
@@ -119,11 +116,11 @@ struct PoolJob {
 
   // What the window rows `js` and columns `ls` of some outputs of a plane see: `in` is position (0, 0) of the plane.
   template <typename T>
-  OOC_INLINE void fill(C *buffer, const T *in, const Run &rows, const Run &columns, const Run &js, const Run &ls) const {
+  OOC_INLINE void fill(C *buffer, const T *in, const Interval &rows, const Interval &columns, const Interval &js, const Interval &ls) const {
     const i64 seen = rows.count + (js.count - 1) / tall.stride, along = columns.count + (ls.count - 1) / wide.stride;
     for (i64 l = 0; l < std::min(ls.count, wide.stride); ++l) {
       const i64 first = columns.first * wide.stride + ls.first + l - w.pad;
-      const Run real = inside(first, wide.stride, along, 0, w.in);
+      const Interval real = inside(first, wide.stride, along, 0, w.in);
       for (i64 q = 0; q < seen; ++q)
         for (i64 j = 0; j < std::min(js.count, tall.stride); ++j) {
           const i64 at = (rows.first + q) * tall.stride + js.first + j - h.pad;
@@ -137,16 +134,18 @@ struct PoolJob {
   }
 
   // Lines of the buffer that the window positions are, in row-major order.
-  i64 lines(int *line, const Run &js, const Run &ls) const {
+  i64 lines(int *line, const Interval &js, const Interval &ls) const {
     i64 count = 0;
     for (i64 j = 0; j < js.count; ++j)
-      for (i64 l = 0; l < ls.count; ++l)
-        line[count++] = static_cast<int>((j % tall.stride * wide.phases() + l % wide.stride) * phase() + j / tall.stride * wide.pitch() + l / wide.stride);
+      for (i64 l = 0; l < ls.count; ++l) {
+        const i64 residue = j % tall.stride * wide.phases() + l % wide.stride;
+        line[count++] = static_cast<int>(residue * phase() + j / tall.stride * wide.pitch() + l / wide.stride);
+      }
     return count;
   }
 
   template <typename T>
-  OOC_INLINE void put(const C *acc, i64 u, i64 od, const Run &rows, const Run &columns) const {
+  OOC_INLINE void put(const C *acc, i64 u, i64 od, const Interval &rows, const Interval &columns) const {
     const i64 inside = d.at(od).count();
     for (i64 r = 0; r < rows.count; ++r, acc += wide.pitch()) {
       const i64 oh = rows.first + r, high = inside * h.at(oh).count();
@@ -156,7 +155,7 @@ struct PoolJob {
       else if (kind == Pool::average)
         for (i64 o = 0; o < columns.count; ++o) narrow(acc[o] / divisor(0), out[o * ys[4]]);
       else
-        for (i64 o = 0; o < columns.count; ++o) narrow(acc[o] / divisor(high * across[columns.first + o]), out[o * ys[4]]);
+        for (i64 o = 0; o < columns.count; ++o) narrow(acc[o] / divisor(high * w.at(columns.first + o).count()), out[o * ys[4]]);
     }
   }
 
@@ -180,14 +179,14 @@ struct PoolJob {
     const i64 c = u % all.columns * wide.outputs, r = u / all.columns % all.rows * tall.outputs;
     const i64 rest = u / all.columns / all.rows, od = rest % y_shape[2], p = rest / y_shape[2] * planes;
     const i64 some = std::min(planes, y_shape[0] * y_shape[1] - p);
-    const Run rows{r, std::min(tall.outputs, h.out - r)}, columns{c, std::min(wide.outputs, w.out - c)};
+    const Interval rows{r, std::min(tall.outputs, h.out - r)}, columns{c, std::min(wide.outputs, w.out - c)};
     const i64 n = (some - 1) * plane() + (rows.count - 1) * wide.pitch() + columns.count;
     std::fill(b.acc, b.acc + n, start());
     const Inside id = d.at(od);
     for (i64 i = id.begin; i < id.end; ++i)
       for (i64 j = 0; j < h.window; j += tall.window)
         for (i64 l = 0; l < w.window; l += wide.window) {
-          const Run js{j, std::min(tall.window, h.window - j)}, ls{l, std::min(wide.window, w.window - l)};
+          const Interval js{j, std::min(tall.window, h.window - j)}, ls{l, std::min(wide.window, w.window - l)};
           for (i64 g = 0; g < some; ++g)
             fill(b.seen + g * plane(), reinterpret_cast<const T *>(x) + from(p + g) + (id.origin + i) * xs[2], rows, columns, js, ls);
           join_all(b.acc, b.seen, b.line, lines(b.line, js, ls), n, kind == Pool::max);

@@ -17,7 +17,7 @@ inline i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b);
 inline i64 ceil_div(i64 a, i64 b) { return -floor_div(-a, b); }
 
 // One spatial axis; outputs and window positions as indices into the dy block and the window.
-struct PoolAxis {
+struct GradientAxis {
   i64 extent, window, stride, pad, dx_lo, dx, x_lo, x, dy_lo, dy;
 
   i64 origin(i64 o) const { return (dy_lo + o) * stride - pad; }  // in the whole tensor

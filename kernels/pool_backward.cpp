@@ -45,7 +45,7 @@ struct PoolBackward {
   char *dx;
   const char *x, *dy;
   Five dx_strides, x_strides, dy_strides, dx_shape, dy_shape;
-  PoolAxis d, h, w;
+  GradientAxis d, h, w;
   char *workspace;         // one f32 plane a thread, or null
   std::vector<Span> taps;  // of each window column the outputs that have it inside the tensor
   std::vector<Span> hits;  // and those that have it in dx
@@ -303,10 +303,10 @@ void pool_backward(int kind, int dtype, uintptr_t dx, const Five &dx_strides, co
     planes = reinterpret_cast<char *>(workspace);
   }
   const auto axis = [&](int i) {
-    return PoolAxis{extent[i], window[i], stride[i], pad[i], dx_lo[i], dx_shape[i + 2], x_lo[i], x ? x_shape[i + 2] : 0,
+    return GradientAxis{extent[i], window[i], stride[i], pad[i], dx_lo[i], dx_shape[i + 2], x_lo[i], x ? x_shape[i + 2] : 0,
                     dy_lo[i], dy_shape[i + 2]};
   };
-  const PoolAxis w = axis(2);
+  const GradientAxis w = axis(2);
   std::vector<Span> taps, hits;
   for (i64 l = 0; l < w.window; ++l) {
     taps.push_back(w.taps(l));

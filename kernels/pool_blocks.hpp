@@ -24,13 +24,13 @@ struct BlockAxis {
   i64 room() const { return phases() * pitch(); }
 };
 
-// A run of outputs, window positions or numbers.
-struct Run {
+// Some outputs, window positions or numbers.
+struct Interval {
   i64 first, count;
 };
 
 // Those of `count` positions first, first + step ... that lie in [lo, hi).
-inline Run inside(i64 first, i64 step, i64 count, i64 lo, i64 hi) {
+inline Interval inside(i64 first, i64 step, i64 count, i64 lo, i64 hi) {
   const i64 begin = std::clamp<i64>((lo - first + step - 1) / step, 0, count);
   return {begin, std::clamp<i64>((hi - first + step - 1) / step, begin, count) - begin};
 }

@@ -19,7 +19,7 @@ struct PlaneGradients {
   char *dx;
   const char *x, *dy;
   Five dx_strides, x_strides, dy_strides, dx_shape;
-  std::array<PoolAxis, 3> axis;
+  std::array<GradientAxis, 3> axis;
 
   std::array<BlockAxis, 3> block{};
   std::array<Span, 3> reach{};      // outputs whose windows may reach dx
@@ -30,7 +30,7 @@ struct PlaneGradients {
   bool plan(i64 most) {
     i64 room = 1;
     for (int i = 0; i < 3; ++i) {
-      const PoolAxis &a = axis[i];
+      const GradientAxis &a = axis[i];
       reach[i] = a.reach();
       block[i] = {reach[i].count(), a.window, reach[i].count() == 1 ? a.window : a.stride};
       if (block[i].outputs < 1 || block[i].room() > kRoom / room) return false;
@@ -65,10 +65,10 @@ struct PlaneGradients {
 
   template <typename T>
   OOC_INLINE void see(C *seen, const T *in) const {
-    const PoolAxis &d = axis[0], &h = axis[1], &w = axis[2];
-    const auto real = [](const PoolAxis &a, i64 at) { return at >= std::max<i64>(0, a.x_lo) && at < std::min(a.extent, a.x_lo + a.x); };
+    const GradientAxis &d = axis[0], &h = axis[1], &w = axis[2];
+    const auto real = [](const GradientAxis &a, i64 at) { return at >= std::max<i64>(0, a.x_lo) && at < std::min(a.extent, a.x_lo + a.x); };
     const i64 along = block[2].pitch(), step = block[2].stride;
-    Run inner{};
+    Interval inner{};
     i64 last = -1;
     rows([&](i64 pd, i64 ph, i64 l, i64 at) OOC_LAMBDA {
       if (l != last) inner = inside(origin[2] + l, step, along, std::max<i64>(0, w.x_lo), std::min(w.extent, w.x_lo + w.x)), last = l;
@@ -85,12 +85,12 @@ struct PlaneGradients {
 
   template <typename T>
   OOC_INLINE void put(T *out, const C *sum) const {
-    const PoolAxis &d = axis[0], &h = axis[1], &w = axis[2];
+    const GradientAxis &d = axis[0], &h = axis[1], &w = axis[2];
     for (i64 a = 0; a < d.dx; ++a)  // some positions may be in no window
       for (i64 b = 0; b < h.dx; ++b)
         for (i64 c = 0; c < w.dx; ++c) out[a * dx_strides[2] + b * dx_strides[3] + c * dx_strides[4]] = T{};
     const i64 step = block[2].stride;
-    Run inner{};
+    Interval inner{};
     i64 last = -1;
     rows([&](i64 pd, i64 ph, i64 l, i64 at) OOC_LAMBDA {
       if (l != last) inner = inside(origin[2] + l, step, block[2].pitch(), w.dx_lo, w.dx_lo + w.dx), last = l;

@@ -197,7 +197,7 @@ struct Reduce {
     const Chunk of{from, count, mean ? m : nullptr, mean ? s : nullptr};
     Result result;
     start(result, from, count);
-    const i64 step = together(batch / count), some = together((step + 4 * team - 1) / (4 * team));
+    const i64 step = together(batch / count), some = together((std::min(step, total) + 4 * team - 1) / (4 * team));
     for (i64 r = 0; r < total; r += step) {
       const i64 n = std::min(step, total - r);
       if (team == 1) {
