@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc.console import Command, count
+from ooc.runtime.target import target, targets
 from perfmodel.rows import write_rows
 
 CUDA_STEPS = None  # what a calibration announces is not known before
@@ -84,9 +85,8 @@ def _show(args: argparse.Namespace) -> int:
 def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("problems", nargs="+", metavar="DESCRIPTOR|FILE|SET",
                         help="descriptors as of ooc plan, .txt files with one a line, or sets such as vgg16")  # fmt: skip
-    parser.add_argument(
-        "--device", metavar="NAME|FILE", help="a backend, a shipped calibration or a JSON file; default: as of ooc plan"
-    )
+    parser.add_argument("--device", metavar="NAME|FILE", help=f"{targets()}; default: as of ooc plan")
+    parser.add_argument("--tf32", action="store_true", help="f32 convolutions of a GPU may round their factors to TF32")
     parser.add_argument(
         "--budget", metavar="B", help='device memory: bytes, "256 MiB", "80%%" or 0.8; default: 90%% of a described device'
     )
@@ -105,10 +105,10 @@ def _batch_argument(parser: argparse.ArgumentParser) -> None:
 def _predict(args: argparse.Namespace) -> int:
     from ooc.api.plan_query import parse_places
     from perfmodel.problems.sets import collect
-    from perfmodel.report.predict import predict, show, target, to_json
+    from perfmodel.report.predict import budgeted, predict, show, to_json
 
     ops, places = collect(args.problems, args.n), parse_places(args.place)
-    device = target(args.device, args.budget)
+    device = budgeted(target(args.device, args.tf32), args.budget)
     predictions = predict(ops, device, places)
     print(to_json(predictions, device) if args.json else show(predictions, device))
     return 0

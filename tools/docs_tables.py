@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ooc
+from ooc import Place, Plan
+from ooc.schedule.budget import show_bytes
+from perfmodel.bench.gpu.problem import WORKLOADS, Workload
 from perfmodel.report.table import three
 
 ROOT = Path(__file__).parents[1]
@@ -190,6 +194,43 @@ def h200_layers() -> list[Cells]:
     return table
 
 
+HOMES = {"in core": Place.DEVICE, "pinned": Place.PINNED, "pageable": Place.HOST}
+MEASURED = {"in core": "in_core", "pinned": "ooc_pinned", "pageable": "ooc_numpy"}
+
+
+def _planned(work: Workload, scale: int, tf32: bool, home: str) -> Plan:
+    """The plan of a row of the GPU benchmark for an H200."""
+    op = work.op(scale)
+    places = {o.name: HOMES[home] for o in op.operands}
+    if work.file and home != "in core":
+        places[op.inputs[0].name] = Place.DISK
+    with ooc.device("null", None if home == "in core" else "4 GiB", calibration="h200", tf32=tf32):
+        return ooc.plan(op, places=places)
+
+
+def _shown(plan: Plan) -> str:
+    """How many tiles, the extents that are cut, the kernel and its workspace."""
+    cut = " ".join(f"{d}={size}" for d, size in plan.tile if size < plan.op.dims[d]) or "whole"
+    return f"{plan.tiles}: {cut}; {plan.kernel}; {show_bytes(plan.workspace_bytes)}"
+
+
+def h200_plans() -> list[Cells]:
+    """Plans of the GPU benchmark's rows at first and now, with predicted seconds and those of the newest run that has them."""
+    table: list[Cells] = [("row", "from", "at first", "s", "now", "s", "measured")]
+    before = {(row["row"], row["from"]): row for row in rows_of("simulated/h200_plans.jsonl")}
+    measured = _medians("h200/second/rows.jsonl") | _medians("h200/third/rows.jsonl")
+    scales = [(work, 1, tf32) for work in WORKLOADS for tf32 in work.tf32]
+    for work, scale, tf32 in (*scales, *((WORKLOADS[0], 2, tf32) for tf32 in WORKLOADS[0].tf32)):
+        size, key = work.sizes[scale], "tf32" if tf32 else "fma"
+        row = f"{work.name} {size} {'tf32' if tf32 else work.op(scale).dtype}"
+        for home in HOMES:
+            plan, first = _planned(work, scale, tf32, home), before[row, home]
+            seconds = measured.get(f"{work.name} {size} {4 << 30} {key} {MEASURED[home]}")
+            now = (_shown(plan), f"{plan.predicted_seconds:.3g}", three(seconds) if seconds else "")
+            table.append((row, home, first["plan"], f"{first['seconds']:.3g}", *now))
+    return table
+
+
 TABLES: dict[str, tuple[str, Callable[[], list[Cells]]]] = {
     "layers": ("docs/performance.md", lambda: layers("layers")),
     "layers_avx2": ("docs/performance.md", lambda: layers("layers_avx2")),
@@ -198,6 +239,7 @@ TABLES: dict[str, tuple[str, Callable[[], list[Cells]]]] = {
     "training": ("docs/performance.md", training),
     "training_compared": ("docs/comparison.md", training_compared),
     "h200_layers": ("docs/gpu.md", h200_layers),
+    "h200_plans": ("docs/gpu.md", h200_plans),
 }
 
 

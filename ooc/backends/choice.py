@@ -23,7 +23,7 @@ def open_backend(name: str, threads: int | None, staged: bool, tf32: bool, repea
     if kind not in BACKENDS or (index and not (kind == "cuda" and index.isdecimal())):
         raise ArgumentError(f"device {name!r}: expected one of {', '.join(BACKENDS)}, or cuda:1 and so on, as its name")
     if kind == "null":
-        return NullBackend()
+        return NullBackend(tf32=tf32)
     if kind == "cuda" or (kind == "auto" and cuda_driver()):
         from ooc.backends.cuda.backend import cuda_backend
 

@@ -49,7 +49,9 @@ FAMILIES = {
     "cuda": Family(always, lambda op, sizes, means: shared_bytes(op, sizes, parts_of(op, sizes)), _prepare, ordered=in_order),
     "plain": Family(always, no_workspace, _prepare, ordered=ever),
 }
-GPU_KERNELS = ("cufft", *EXACT, BLAS[0], "cuda", "plain")  # what stands for a GPU offers, without TF32
+FASTEST = ("null",)  # whatever is the fastest of a calibration
+GPU_KERNELS = ("cufft", *EXACT, BLAS[0], "cuda", "plain")
+TF32_KERNELS = ("cufft", *ROUNDED, BLAS[1], "cuda", "plain")
 
 
 class NullBackend(FamilyBackend, HostBackend):
@@ -59,6 +61,7 @@ class NullBackend(FamilyBackend, HostBackend):
     of a calibration. The others are those of the CUDA backend, each with the workspace that it has there while cuDNN's
     algorithms are not measured: `cufft`; `cudnn_winograd`, `cudnn_fft`, `cudnn` (as much as the tile), `cudnn_lean` (none but for
     padding), with TF32 `cudnn_tf32` and `cudnn_tf32_lean`; `cublas` and `cublas_tf32`; `cuda` and `plain`.
+    tf32: whether the GPU that it comes to stand for rounds the factors of f32.
     """
 
     name = "null"
@@ -75,21 +78,29 @@ class NullBackend(FamilyBackend, HostBackend):
         """Half of the memory of the device that it stands for."""
         return self.total_bytes // 2
 
-    def __init__(self, total_bytes: int = 16 << 30, kernels: tuple[str, ...] = ("null",)) -> None:
+    def __init__(self, total_bytes: int = 16 << 30, kernels: tuple[str, ...] = FASTEST, tf32: bool = False) -> None:
         kernels = tuple(kernels)
         if not {*kernels} <= {*FAMILIES} or not kernels or FAMILIES[kernels[-1]].why_not is not always:
             raise ArgumentError(f"kernels={kernels!r}: expected some of {', '.join(FAMILIES)}, the last not one of cuDNN")
-        self.total_bytes, self.kernels = total_bytes, kernels
+        self.total_bytes, self.kernels, self.tf32 = total_bytes, kernels, tf32
         self.families = {name: FAMILIES[name] for name in kernels}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NullBackend) and (self.total_bytes, self.kernels) == (other.total_bytes, other.kernels)
+        return isinstance(other, NullBackend) and self.__reduce__() == other.__reduce__()
 
     def __hash__(self) -> int:
-        return hash((self.name, self.total_bytes, self.kernels))
+        return hash(self.__reduce__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.total_bytes, self.kernels)
+        return type(self), (self.total_bytes, self.kernels, self.tf32)
+
+    def standing_for(self, total_bytes: int, gpu: bool) -> NullBackend:
+        """The same for a device of so much memory: with the kernels of a GPU, or one that is as fast as any; kernels that were
+        named otherwise stay."""
+        kernels = self.kernels
+        if kernels in (FASTEST, GPU_KERNELS, TF32_KERNELS):
+            kernels = (TF32_KERNELS if self.tf32 else GPU_KERNELS) if gpu else FASTEST
+        return NullBackend(total_bytes, kernels, self.tf32)
 
     def bare(self) -> NullBackend:
         return self

@@ -16,14 +16,13 @@ from typing import Any
 from ooc import __version__
 from ooc.api.plan_query import parse_places
 from ooc.api.plan_query import plan as make_plan
-from ooc.backends.choice import BACKENDS, names_backend
 from ooc.cli import apply, network, train
 from ooc.cli.ending import ending_cleanly
 from ooc.console import FAILED, Command, count, parser_of, run_program
-from ooc.errors import ArgumentError, UnsupportedError
+from ooc.errors import UnsupportedError
 from ooc.ir.op import Op
-from ooc.model.calibration import shipped
 from ooc.planner.basis import PlannedOp, Planning, change, enough_of_disk
+from ooc.runtime.target import target, targets
 from ooc.schedule.place import Place
 from ooc.schedule.plan import Plan
 from perfmodel.commands import COMMANDS as MEASURING
@@ -49,7 +48,8 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
                         'stages of a chain are separated by " | "')  # fmt: skip
     budget = 'device memory: bytes, "256 MiB", "5 GB", "80%%" or 0.8; default: OOC_DEVICE_BUDGET of that device, else no limit'
     parser.add_argument("--budget", metavar="B", help=budget)
-    parser.add_argument("--device", metavar="NAME", help=f"{_devices()}; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--device", metavar="NAME|FILE", help=f"{targets()}; default: the one of OOC_BACKEND, else auto")
+    parser.add_argument("--tf32", action="store_true", help="f32 convolutions of a GPU may round their factors to TF32")
     parser.add_argument("--calibration", metavar="NAME|FILE", help="a shipped calibration or a JSON file")
     parser.add_argument("--place", action="extend", nargs="+", default=[], metavar="NAME=PLACE",
                         help=f"where operands live, as in x=disk y=disk, after DESCRIPTOR: {PLACES}; default: host")  # fmt: skip
@@ -58,11 +58,11 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    device, calibration = _device(args.device, args.calibration)
-    descriptor = " ".join(args.descriptor)
+    descriptor, where = " ".join(args.descriptor), target(args.device, args.tf32)
 
     def planned(work: str | Op, places: Mapping[str, Place]) -> Plan:
-        return make_plan(work, args.budget, device=device, places=places, calibration=calibration)
+        with where:
+            return make_plan(work, args.budget, places=places, calibration=args.calibration)
 
     plan = planned(descriptor, parse_places(args.place))
     print(plan.to_json() if args.json else plan)
@@ -78,19 +78,6 @@ def _print_changes(cases: Sequence[PlannedOp], plan: Planning) -> None:
         print(f"with      {other}: {other.seconds:.4g} s")
     if disk := enough_of_disk(cases, plan):
         print(f"disk      {disk}")
-
-
-def _device(name: str | None, calibration: str | None) -> tuple[str | None, str | None]:
-    """Backend and calibration: the name of a shipped calibration stands for a device that is not here."""
-    if name is None or names_backend(name):
-        return name, calibration
-    if name.lower() in shipped():
-        return "null", calibration or name
-    raise ArgumentError(f"device {name!r}: expected one of {_devices()}")
-
-
-def _devices() -> str:
-    return f"{', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
 
 
 def _print_steps(plan: Plan, count: int, as_json: bool) -> None:

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 from numpy.random import Generator, default_rng
 
 from ooc.apply import page
-from ooc.backends.choice import BACKENDS, names_backend
 from ooc.console import count
 from ooc.errors import ArgumentError, BudgetError, UnsupportedError
 from ooc.ir.op import numpy_dtype
-from ooc.model.calibration import closest, shipped
+from ooc.model.calibration import closest
 from ooc.networks import POLICIES, Graph, NetworkPlan, models
 from ooc.networks.calls import Network
 from ooc.networks.layers.loss import PlacedLoss, losses_of
 from ooc.networks.tensors import Mode
-from ooc.networks.where import HOMES, device_of
-from ooc.runtime.context import current_device, current_named, device
+from ooc.networks.where import HOMES
+from ooc.runtime.context import current_device, device
 from ooc.runtime.device import Device
+from ooc.runtime.target import target, targets
 from ooc.schedule.budget import parse_bytes, show_bytes
 from ooc.schedule.steps import LANES
 
@@ -53,8 +53,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="B", help='device memory: bytes, "256 MiB", "5 GB", "80%%" or 0.8; default: all that '
                         "the device has; of a processor: no limit")  # fmt: skip
     parser.add_argument("--policy", default="all", metavar="NAME", help=f"all (default) or one of {', '.join(NAMES)}")
-    parser.add_argument("--device", metavar="NAME", help=f"{', '.join(BACKENDS)}, or a device that need not be here: "
-                        f"{', '.join(shipped())}; default: one as fast as this machine's, with memory of its own")  # fmt: skip
+    parser.add_argument(
+        "--device", metavar="NAME|FILE", help=f"{targets()}; default: as fast as this machine's, with memory of its own"
+    )
+    parser.add_argument("--tf32", action="store_true", help="f32 convolutions of a GPU may round their factors to TF32")
     parser.add_argument("--home", metavar="PLACE", help=f"where what leaves the device goes: {', '.join(HOMES)}; default: "
                         "pinned, of a processor disk")  # fmt: skip
     parser.add_argument("--pinned", metavar="B", help="limit of pinned memory, as --budget; default: none")
@@ -109,21 +111,6 @@ def graph_of(name: str, **sizes: Any) -> Graph:
     return Graph.from_json(Path(name))
 
 
-def target(name: str | None) -> Device:
-    """The device of a name: a backend, or a shipped calibration, which stands for one that is not here. Raises ArgumentError."""
-    if name is None:
-        where = device("null", calibration=closest(current_device().backend.processor))
-    elif names_backend(name):
-        where = current_named(name) or device(name)
-    elif name.lower() in shipped():
-        where = device("null", calibration=name)
-    else:
-        raise ArgumentError(
-            f"device {name!r}: expected one of {', '.join(BACKENDS)}, or a shipped calibration: {', '.join(shipped())}"
-        )
-    return device_of(where)
-
-
 class PlansWanted(NamedTuple):
     """What is planned, policy by policy.
 
@@ -142,7 +129,8 @@ class PlansWanted(NamedTuple):
     @classmethod
     def of(cls, args: argparse.Namespace) -> PlansWanted:
         """What the arguments ask for. Raises ShapeError, BudgetError."""
-        where = target(args.device)
+        closest_one = closest(current_device().backend.processor)
+        where = target(args.device, args.tf32) if args.device else device("null", calibration=closest_one, tf32=args.tf32)
         backend = where.backend
         limit = parse_bytes(args.budget, backend.total_bytes) if args.budget is not None else where.device_bytes
         if limit is None and not backend.shared:
@@ -162,7 +150,7 @@ class PlansWanted(NamedTuple):
 
     def here(self, budget: Any) -> PlansWanted:
         """The same for this machine's processor, under the budget that was given."""
-        where = device_of(current_named("cpu") or device("cpu"))
+        where = target("cpu")
         return self._replace(device=where, budget=parse_bytes(budget, where.backend.total_bytes))
 
 

@@ -146,6 +146,11 @@ class Model:
         """What makes it again: nothing that is remembered travels."""
         return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it describes a device that cuDNN computes on."""
+        return any("/cudnn" in key for key in self.computes)
+
     def copy(self, lane: str) -> Copy:
         """Costs of a copy lane."""
         return self.copies[lane]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ooc.backends.null import GPU_KERNELS, NullBackend
 from ooc.errors import ArgumentError, shown
 from ooc.networks.scene import SPILL
 from ooc.runtime.context import current_device
@@ -16,18 +13,14 @@ HOMES = {"pinned": SPILL, "host": PAGEABLE, "disk": FILE}
 
 
 def device_of(device: Device | str | None) -> Device:
-    """The device of an argument; a null one that stands for a GPU has that GPU's kernels."""
+    """The device of an argument."""
     if device is None:
-        where = current_device()
-    elif isinstance(device, Device):
-        where = device
-    elif isinstance(device, str):
-        where = named_device(device)
-    else:
-        raise ArgumentError(f"device: expected an ooc.Device or its name, got {shown(device)}")
-    if isinstance(where.backend, NullBackend) and any("/cudnn" in key for key in where.model.computes):
-        return replace(where, backend=NullBackend(where.backend.total_bytes, GPU_KERNELS))
-    return where
+        return current_device()
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, str):
+        return named_device(device)
+    raise ArgumentError(f"device: expected an ooc.Device or its name, got {shown(device)}")
 
 
 def space_of(home: str | None, device: Device) -> str:

@@ -36,7 +36,7 @@ def device(
 
     Parameters:
         name: "auto" (default: a CUDA device if there is one, else the CPU), "cpu", "cuda", "cuda:1" and so on, or "null", which
-            plans and computes nothing; in capitals or not.
+            plans and computes nothing, for the device that the calibration describes; in capitals or not.
         budget: limit of the device's memory: bytes (1000, 1e9), a share of the device's memory (0.8: between 0 and 1), or text:
             either of them, or such as "256 MiB", "5 GB", "80%"; default None: no limit. On the CPU all buffers of a call count,
             its arrays do not.
@@ -52,7 +52,7 @@ def device(
             cuDNN computes with its deterministic algorithms alone, and no measurement chooses among them; a CPU does so anyway.
             Default False: what is fastest.
         tf32: True lets f32 convolutions on a CUDA device round their factors to TF32 (11 bits of mantissa; several times as
-            fast); default False; nothing elsewhere.
+            fast), and a null device that stands for one; default False; nothing elsewhere.
 
     Returns:
         device: an `ooc.Device`; nothing changes until it is entered.
@@ -92,8 +92,8 @@ def _calibrated(backend: Backend, calibration: str | Path) -> tuple[Backend, Mod
         model = load_device(calibration)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"calibration={str(calibration)!r}: {str(error).removeprefix(f'{calibration}: ')}") from None
-    if isinstance(backend, NullBackend) and model.memory_bytes:
-        backend = NullBackend(model.memory_bytes, backend.kernels)
+    if isinstance(backend, NullBackend):
+        backend = backend.standing_for(model.memory_bytes or backend.total_bytes, model.is_gpu)
     return backend, model
 
 

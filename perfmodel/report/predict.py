@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ooc.backends.choice import BACKENDS, names_backend
 from ooc.errors import BudgetError, OocError, ShapeError, UnsupportedError
 from ooc.ir.op import Op
-from ooc.model.calibration import shipped
 from ooc.planner.basis import PlannedOp, change, enough_of_disk, rests_on
 from ooc.planner.question import Bound
-from ooc.runtime.context import current_device
-from ooc.runtime.context import device as make_device
+from ooc.runtime.context import changed
 from ooc.runtime.device import Device
 from ooc.schedule.budget import show_bytes
 from ooc.schedule.place import Place
@@ -57,22 +54,14 @@ class Prediction:
         return max(busy, key=busy.__getitem__)
 
 
-def target(name: str | None, budget: str | None) -> Device:
-    """The device to predict for: a backend of this machine, a shipped calibration or a file, with its budget.
+def budgeted(device: Device, budget: str | None) -> Device:
+    """The device under a budget; None: a null one has 90 % of the memory of what it stands for.
 
-    A calibration stands for a device that is not here; without a budget it has 90 % of the memory that the calibration
-    tells of. Raises ShapeError, BudgetError, UnsupportedError.
+    Raises BudgetError, ShapeError.
     """
-    name = current_device().backend.name if name is None else name
-    if names_backend(name):
-        return make_device(name, budget)
-    if not name.endswith(".json") and name.lower() not in shipped():
-        known = f"{', '.join(BACKENDS)}, a shipped calibration ({', '.join(shipped())}), or a .json file"
-        raise ShapeError(f"device {name!r}: expected one of {known}")
-    device = make_device("null", budget, calibration=name)
-    if budget is None and device.model.memory_bytes is not None:
-        device = replace(device, device_bytes=int(SHARE * device.model.memory_bytes))
-    return device
+    if budget is None and device.backend.name == "null" and device.device_bytes is None and device.model.memory_bytes:
+        return replace(device, device_bytes=int(SHARE * device.model.memory_bytes))
+    return changed(device, budget, None)
 
 
 def predict(ops: Sequence[Op], device: Device, places: Mapping[str, Place]) -> list[Prediction]:

@@ -145,4 +145,15 @@ def test_workspaces_are_those_that_cudnn_wants(text: str, sizes: dict[str, int],
 def test_kernels_stay_with_another_calibration() -> None:
     other = changed(on(CUDA), None, "h100")
     assert other.backend == NullBackend(load_device("h100").memory_bytes or 0, CUDA)
-    assert ooc.device("null", calibration="h100").backend == NullBackend(load_device("h100").memory_bytes or 0)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_device_that_stands_for_a_gpu_has_its_kernels(tf32: bool) -> None:
+    bare, cpu = ooc.device("null", tf32=tf32), ooc.device("null", calibration="cpu", tf32=tf32)
+    assert bare.backend.kernels == cpu.backend.kernels == ("null",)  # type: ignore[attr-defined]
+    for name in GPUS:
+        device = ooc.device("null", calibration=name, tf32=tf32)
+        assert [*device.backend.families] == [*emulated(cudnn=True, tf32=tf32).families]  # type: ignore[attr-defined]
+        assert device.backend.total_bytes == load_device(name).memory_bytes
+        assert changed(bare, None, name).backend == device.backend == pickle.loads(pickle.dumps(device)).backend
+        assert changed(device, None, "cpu").backend.kernels == ("null",)  # type: ignore[attr-defined]

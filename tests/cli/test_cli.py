@@ -20,6 +20,7 @@ from ooc.cli import doctor
 from ooc.cli import main as cli
 from ooc.cli.main import main
 from ooc.console import BROKEN_PIPE
+from ooc.model.calibration import DEVICES
 
 ROOT = Path(__file__).parents[2]
 CONV = "conv.fprop n=32 c=64 h=224 w=224 k=64 r=3 s=3 pad=1 dtype=f32"
@@ -104,11 +105,26 @@ def test_names_in_capitals_are_the_same(command: str, capsys: pytest.CaptureFixt
     assert cli.main(["show", "RTX4090"]) == 0
 
 
-def test_a_shipped_calibration_is_a_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "shipped", lambda: ["cpu", "other"])
-    assert cli._device("other", None) == ("null", "other")
-    assert cli._device("other", "cpu") == ("null", "cpu")
-    assert cli._device("cpu", None) == ("cpu", None)
+@pytest.mark.parametrize("command", [["plan"], ["predict"], ["network", "alexnet", "--batch", "2", "--policy", "keep"]])
+def test_a_shipped_calibration_or_a_file_is_a_device(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """All commands that plan take the same names for a device, and say what they take."""
+    work = [*command, *([CONV] if len(command) == 1 else []), "--device"]
+    told = []
+    for name in ("P100", str(DEVICES / "p100.json")):
+        assert main([*work, name]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] and "P100" in told[0]
+    assert main([*work, "tpu"]) == 2
+    assert "device 'tpu': expected one of auto, cpu, cuda, null; or one that need not be here: a100" in capsys.readouterr().err
+
+
+def test_plans_for_a_gpu_that_is_not_here_have_its_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = "conv.fprop n=1 c=2048 h=512 w=512 k=2048 r=3 s=3 pad=1"
+    for options, kernel in (([], "cudnn_winograd"), (["--tf32"], "cudnn_tf32")):
+        assert main(["plan", deep, "--device", "h200", "--budget", "4 GiB", *options]) == 0
+        assert f"kernel {kernel}\n" in capsys.readouterr().out
+    assert main(["plan", deep, "--device", "null", "--calibration", "h200", "--budget", "4 GiB"]) == 0
+    assert "kernel cudnn_winograd\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ import pytest
 
 import ooc
 from ooc.cli.main import main
-from ooc.cli.network import NAMES, graph_of, target
+from ooc.cli.network import NAMES, graph_of
 from ooc.cli.network_plot import stays
 from ooc.networks import POLICIES, models
 from ooc.networks.usage import load
+from ooc.runtime.target import target
 
 SMALL = ["network", "vgg16", "--side", "32", "--width", "0.125", "--batch", "8"]
 FIELDS = ["device_bytes", "pinned_bytes", "moved_bytes", "predicted_seconds", "overhead_percent", "bound_seconds", "fates", "why"]

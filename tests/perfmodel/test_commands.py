@@ -22,11 +22,14 @@ import pytest
 from waiting import HANGS, until_files
 
 import ooc
+from ooc.backends.null import NullBackend
 from ooc.cli import main as cli
 from ooc.console import INTERRUPTED, USAGE, Command, run_program
 from ooc.errors import BackendError, ShapeError, UnsupportedError
 from ooc.model.calibration import DEVICES, load_device
 from ooc.ops.descriptor import parse
+from ooc.runtime.device import Device
+from ooc.runtime.target import target
 from ooc.schedule.place import Place
 from perfmodel import __main__ as command
 from perfmodel import commands
@@ -376,17 +379,17 @@ def test_mistakes_of_predict(argv: list[str], says: str, capsys: pytest.CaptureF
 
 def test_a_described_device_has_its_memory_and_its_best_kernels(tmp_path: Path) -> None:
     path = written(tmp_path, {"memory_bytes": 1 << 30}, "own.json")
-    assert predict.target(str(path), None).device_bytes == int(0.9 * (1 << 30))
-    assert predict.target(str(path), "50%").device_bytes == 1 << 29
-    device = predict.target("h200", "1 GiB")
+    assert predict.budgeted(target(str(path)), None).device_bytes == int(0.9 * (1 << 30))
+    assert predict.budgeted(target(str(path)), "50%").device_bytes == 1 << 29
+    device = predict.budgeted(target("h200"), "1 GiB")
     assert device.backend.name == "null" and device.device_bytes == 1 << 30
     fastest = load_device("h200").computes["*/f32/*"]
     assert device.model.compute("conv.fprop/f32/null") == fastest
-    assert predict.target("cpu", None).backend.name == "cpu"
+    assert predict.budgeted(target("cpu"), None).backend.name == "cpu"
 
 
 def test_the_bound_is_the_slowest_of_what_must_happen() -> None:
-    op, device = parse(CONV), predict.target("h200", "64 MiB")
+    op, device = parse(CONV), Device(NullBackend(), load_device("h200"), 64 << 20)
     kernel, host = device.model.compute("conv.fprop/f32/null"), dict.fromkeys("xwy", Place.HOST)
     seconds = kernel.at_best(op.effort(op.dims), op.touched_bytes(op.dims))
     x, w, y = (o.nbytes for o in op.operands)

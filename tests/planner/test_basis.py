@@ -42,7 +42,9 @@ def test_what_binds_and_where_its_numbers_are_from() -> None:
     assert ooc.Plan.from_json(case.plans[0].to_json()).rests == text
     pinned = asked(WIDE, "rtx4090", x="pinned", w="pinned", y="pinned")[1].plans[0].rests
     assert re.match(r"bound by the (h2d|d2h) lane: the link at 25 GB/s, datasheet", pinned) and "assumed" not in pinned
-    assert asked(DEEP, "k40")[1].plans[0].rests.startswith("bound by compute: kernels (*/f32/*), datasheet")
+    assert asked(DEEP, "k40")[1].plans[0].rests.startswith("bound by compute: kernels (*/f32/cudnn_winograd), assumed")
+    double = asked(f"{DEEP} dtype=f64", "k40")[1].plans[0].rests
+    assert double.startswith("bound by compute: kernels (*/f64/*), datasheet")
 
 
 def test_files_are_said_to_be_assumed_where_a_calibration_knows_no_disk() -> None:
