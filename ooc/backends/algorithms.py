@@ -16,11 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc.backends.conv_call import ROLES
-from ooc.ir.op import Op, Operand, aligned
+from ooc.ir.op import ITEM_BYTES, Op, Operand, aligned
 from ooc.ir.region import Sizes
 from ooc.ops import Convolution
 
-EXTRA = 9 << 20  # bytes that precomputed GEMM wants beside room for x, w and y: 16 to 1171, or 8 MiB and those
+# Bytes that precomputed GEMM wants beside room for x, w and y: at most 32 were seen without tensor cores; with them 16 to 1171,
+# or 8 MiB and those, and for sums of w in parts: twice as many blocks of 128 x 128 as there are processors are made at once.
+EXACT_EXTRA = 4096
+EXTRA = {"fprop": 9 << 20, "dgrad": 9 << 20, "wgrad": 18 << 20}
+VECTOR, FEW = 16, 4  # bytes of channels that tensor cores take at a time; channels for which half of that does, but in dgrad
 WORTH = 32  # channels, in and out, below which transforms move more than they save
 PLANE = 4 * 17 * 32 * 2  # bytes of the spectrum of a 32 x 32 tile, half of it as the input is real
 REFUSED = 2**55  # bytes of a workspace that no budget holds: sums of many are numbers, too
@@ -191,22 +195,42 @@ def _why_not_gemm(op: Op) -> str | None:
 
 
 def _gemm_bytes(op: Convolution, sizes: Sizes) -> Any:
-    """x, w and y once more, in the layout of tensor cores, which takes planar images of less than 2^31 bytes."""
+    """x, w and y once more, for half types as tensor cores want them."""
+    if op.dtype in ("f16", "bf16"):
+        return _tensor_bytes(op, sizes)
+    return sum(o.block_bytes(sizes) for o in operands_of(op)) + EXACT_EXTRA
+
+
+def _tensor_bytes(op: Convolution, sizes: Sizes) -> Any:
+    """x, w and y once more, in the layout of tensor cores, which fills up channels, and takes planar images of less than 2^31
+    bytes."""
+    if op.dtype == "f64":
+        return _gemm_bytes(op, sizes)
     x, w, y = operands_of(op)
+    c, k = _channels(op, sizes)
+    full_c, full_k = (_filled(op, channels) for channels in (c, k))
+    turned = x.block_bytes(sizes) // c * full_c + y.block_bytes(sizes) // k * full_k
+    turned = turned + w.block_bytes(sizes) * full_c // c * full_k // k
     over: Any = False
     for image in (x, y):
         over = over | (image.block_bytes(sizes) >= MOST_IMAGE * image.axes[0].extent(sizes))
-    return sum(o.block_bytes(sizes) for o in (x, w, y)) + EXTRA + (over if op.rank < 3 else False) * REFUSED
+    return turned + EXTRA[op.kind.removeprefix("conv.")] + (over if op.rank < 3 else False) * REFUSED
+
+
+def _filled(op: Convolution, channels: Any) -> Any:
+    """Channels as tensor cores take them."""
+    lanes = VECTOR // ITEM_BYTES[op.dtype]
+    full = -(-channels // lanes) * lanes
+    return full if op.kind == "conv.dgrad" else np.where(channels <= FEW, FEW, full)
 
 
 WINOGRAD = Algorithms(
     {"fprop": 7, "dgrad": 5, "wgrad": 5}, _why_not_winograd, _winograd_bytes, images=True, copies=_winograd_copies
 )
 FFT = Algorithms({"fprop": 5, "dgrad": 3, "wgrad": 6}, _why_not_fft, _fft_bytes, planes=True)
-# What gradients want without tensor cores was not measured yet; all that was seen of f32 wanted 2 KiB at most.
 GEMM = Algorithms({}, _why_not_gemm, _gemm_bytes)
 # On the H200 a resident x of 11 columns of 1024 ran at the rate of f32, with room enough.
-TF32 = Algorithms({}, convolutions_only, _gemm_bytes, planes=True)
+TF32 = Algorithms({}, convolutions_only, _tensor_bytes, planes=True)
 LEAN = Algorithms({}, convolutions_only, lambda op, sizes: 0)
 
 # By the names of families, the fastest first, with the math of f32: `fma` or `tf32`.

@@ -331,8 +331,9 @@ class Op(metaclass=Once):
         """Bytes of each operand that any tiling moves: those that some tile reaches."""
         return {o.name: _least(o, self.dims) for o in self.operands}
 
-    def least_work(self, kernels: tuple[str, ...]) -> list[tuple[float, float]]:
-        """For each stage by its kernel, however it is cut: what no tiling goes below in effort and in bytes walked through."""
+    def least_work(self, kernels: tuple[str, ...]) -> list[tuple[float, float, float]]:
+        """For each stage by its kernel, however it is cut: what no tiling goes below in effort and in bytes walked through, and
+        output channels, of which no tile has more."""
         return [_least_work(s, m, self.dims, kernel) for s, m, kernel in zip(self.stages, self.stage_maps, kernels, strict=True)]
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
@@ -392,9 +393,9 @@ def _whole_work(stage: Op, kernel: str) -> tuple[float, float, float]:
     return float(stage.effort(stage.dims, kernel) + prepared), stage.touched_bytes(stage.dims), stage.width(stage.dims)
 
 
-def _least_work(stage: Op, maps: StageMaps, dims: Sizes, kernel: str) -> tuple[float, float]:
+def _least_work(stage: Op, maps: StageMaps, dims: Sizes, kernel: str) -> tuple[float, float, float]:
     """Of a stage, whose dims follow these loop dims."""
     sizes = {d: covered(m, dims, e) for d, (m, e) in maps.items()}
     walked = sum(_least(o, sizes) for o in (stage.inputs[0], *stage.outputs))
     effort = float(stage.effort(sizes, kernel)) if all(sizes.values()) else 0.0  # a stage behind it may leave all of it out
-    return effort, float(walked)
+    return effort, float(walked), stage.width(stage.dims)

@@ -83,12 +83,12 @@ class Compute:
 
     def seconds(self, effort: Any, nbytes: Any = 0, calls: Any = 1, width: Any = math.inf) -> Any:
         """Seconds of `calls` calls with these totals (numbers or arrays), on tiles of so many output channels."""
-        wasted = np.maximum(1.0, self.width / width) if self.width > 1 else 1
-        return calls * self.latency_seconds + self.at_best(effort * wasted, nbytes)
+        return calls * self.latency_seconds + self.at_best(effort, nbytes, width)
 
-    def at_best(self, effort: Any, nbytes: Any) -> Any:
+    def at_best(self, effort: Any, nbytes: Any, width: Any = math.inf) -> Any:
         """Seconds without what calls cost, which no number of calls goes below."""
-        return effort / self.flops_per_second + nbytes / self.bytes_per_second
+        wasted = np.maximum(1.0, self.width / width) if self.width > 1 else 1
+        return effort * wasted / self.flops_per_second + nbytes / self.bytes_per_second
 
 
 def _alike(kind: str) -> list[str]:

@@ -24,7 +24,7 @@ Places = tuple[tuple[str, Place], ...]  # of operands, by name
 Sizes = tuple[tuple[str, int], ...]  # of loop dims, by name
 MOST_WORKSPACE = 1 << 50  # bytes: what asks for more says that it cannot
 CUT = ("n", "o", "p", "q", "d", "h", "w")  # loop dims along which a call may be computed in parts, the outermost first
-COPIED = 1 << 30  # bytes of workspace to which parts of one sample keep
+COPIED, SHARE = 1 << 30, 32  # bytes of workspace to which parts of one sample keep, or a share of the device's memory
 SLICE = 32 << 20  # bytes of intermediates of a fused op beyond which it is computed slice by slice
 REMEMBERED = 1 << 13  # answers about one device
 HOPELESS = 30  # times the seconds of the fastest: no workspace that is saved is worth them
@@ -111,11 +111,12 @@ class CallCosts:
         if not offers:
             return ()
         best, sizes = min(offers, key=lambda offer: self._seconds(op, offer)), dict(op.dims)
+        most = max(COPIED, self.device.backend.total_bytes // SHARE)
         for dim in (d for d in CUT if op.dims.get(d, 1) > 1):
             while best.workspace(sizes) >= MOST_WORKSPACE and sizes[dim] > 1:
                 sizes[dim] = -(-sizes[dim] // 2)
             # Rows of a tensor that is that large are copied: few at a time, so that the copies are small beside it.
-            while dim != "n" and 1 < sizes[dim] < op.dims[dim] and best.workspace(sizes) > COPIED:
+            while dim != "n" and 1 < sizes[dim] < op.dims[dim] and best.workspace(sizes) > most:
                 sizes[dim] = -(-sizes[dim] // 2)
         if best.workspace(sizes) >= MOST_WORKSPACE:
             return ()

@@ -19,7 +19,10 @@ from ooc.ops.spatial import SpatialOp, channel_axis, check_positive, out_extent
 GATHERING = {"native": 3, "native_lean": 3}
 # Packing filters again for each tile takes it as long as summing at so many positions. Measured, 128 -> 128 to 1024 -> 2048.
 PACKING = {"native_lean": 25}
-
+# Transforms of cuDNN compute squares of so many results and taps less one: at the edges of a tile they are filled up.
+SQUARES = {"cudnn_winograd": 6, "cudnn_fft": 32}
+# Operations that take as long as a byte of x or y: planes of a volume are walked through for each tap of the depth. Measured.
+PASSED = 300
 
 PART = "r"  # the loop dim of taps along the first spatial axis
 LEAST_PARTED, MANY_TAPS = 8, 512  # taps along that axis, and of a filter, from which on it may pay to have some in a tile
@@ -74,9 +77,16 @@ class Convolution(SpatialOp):
 
     def effort(self, sizes: Sizes, kernel: str = "") -> Any:
         """Operations of a tile with what is wasted: by half empty vectors of channels, or of groups of one channel each; by
-        gathering columns for a few channels, and packing filters for a few positions. Those of transforms by their kernels."""
+        gathering columns for a few channels, and packing filters for a few positions; by squares that are not full; by
+        planes of volumes, one call for each tap of the depth. Those of transforms by their kernels."""
         if kernel in transforms.KERNELS:
             return transforms.effort(self, sizes, kernel)
+        if kernel in SQUARES:
+            steps = (SQUARES[kernel] + 1 - taps for taps in self.taps[-2:])
+            filled = (-(-sizes[d] // step) * step / sizes[d] for d, step in zip(self.walked[-2:], steps, strict=True))
+            again = (self.taps[0] - 1) * 4 * PASSED if self.rank == 3 else 0
+            passes = again * (1 / sizes["c"] + 1 / sizes["k"]) / (2 * math.prod(self.taps))
+            return math.prod(filled, start=self.flops(sizes)) + self.flops(sizes) * passes
         if self.groups > 1 and not self.c == self.k == self.groups:
             return self.flops(sizes)
         if self.groups == 1 and kernel in GATHERING:

@@ -93,7 +93,7 @@ def _of_files(lane: str, plans: Sequence[Plan]) -> bool:
 def _entry(plans: Sequence[Plan], model: Model) -> str:
     """The calibration's entry for what computing takes longest."""
     keyed = ((stage_keys(p.op, p.kernels), p.op.least_work(p.kernels)) for p in plans)
-    works = ((key, effort, nbytes) for keys, work in keyed for key, (effort, nbytes) in zip(keys, work, strict=True))
+    works = ((key, *least) for keys, work in keyed for key, least in zip(keys, work, strict=True))
     return model.entry(max(works, key=lambda work: float(model.compute(work[0]).at_best(*work[1:])))[0])
 
 

@@ -26,6 +26,12 @@ BITS = 2**31  # from here on a stride, a span or a tensor is refused
 NAMES = {code: name for name, code in DTYPE_CODES.items()}
 # By pass: implicit GEMM, the same with indices computed before (on tensor cores), FFT of all, of tiles, Winograd.
 CODES = {"fprop": (0, 1, 4, 5, 7), "dgrad": (0, 1, 2, 3, 5), "wgrad": (0, 1, 2, 6, 5)}
+# Bytes that tensor cores want beside x, w and y, the most that was seen: weight gradients sum parts of w in f32.
+BEYOND = {
+    "fprop": {"f32": 147, "f16": (8 << 20) + 1171, "bf16": (8 << 20) + 147},
+    "dgrad": {"f32": 533008, "f16": (2 << 20) + 307, "bf16": 1053584},
+    "wgrad": {"f32": 10095239, "f16": 16515751, "bf16": 6080151},
+}
 SCRIBBLED = 4096  # bytes at both ends of the workspace that a run overwrites
 
 
@@ -120,9 +126,17 @@ def algorithms(told: Told, tf32_planes: bool = True) -> Iterator[Algorithm]:
     if not tensor:
         yield Algorithm(4.0, fast, how, 1024)
     elif (planes or told.how != "tf32" or not tf32_planes) and not _vast(told):
-        extra = {"f32": 147, "f16": (8 << 20) + 1171, "bf16": (8 << 20) + 147}[told.dtype]
-        yield Algorithm(0.4, fast, how, whole + extra)
+        yield Algorithm(0.4, fast, how, item * _turned(told) + BEYOND[told.direction][told.dtype])
     yield Algorithm(5.0, gemm, FMA if told.how == "tf32" else how, 0, told.direction == "fprop")
+
+
+def _turned(told: Told) -> int:
+    """Numbers of x, w and y for tensor cores: channels come by fours; of half types by eights, but up to four outside dgrad."""
+    c, k, half = told.x[1], told.y[1], told.dtype != "f32"
+    eight = [half and (told.direction == "dgrad" or channels > 4) for channels in (c, k)]
+    full_c, full_k = (-(-channels // fill) * fill for channels, fill in zip((c, k), (8 if e else 4 for e in eight), strict=True))
+    x, w, y = (math.prod(shape) for shape in (told.x, told.w, told.y))
+    return x // c * full_c + w // (c // told.groups * k) * (full_c // told.groups * full_k) + y // k * full_k
 
 
 def _vast(told: Told) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 import ooc
 from ooc.model.calibration import DEVICES, closest, load_device, shipped
+from tools import h200_calibration as h200
 
 pytestmark = pytest.mark.quick
 
@@ -19,7 +20,8 @@ NAMES = {
     "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA L4": "l4",
     "NVIDIA GeForce RTX 4090": "rtx4090",
 }  # fmt: skip
-# From the slowest to the fastest, by the datasheets; those of one row are the same.
+# From the slowest to the fastest, by the datasheets; those of one row are the same: what an H200 was measured to do is in entries
+# of its convolutions, beside those of its datasheet, which stand for everything else.
 ORDERS = {
     "f64": (("titanx",), ("l4",), ("rtx4090",), ("k40",), ("p100",), ("v100",), ("a100",), ("h100", "h200")),
     "f32": (("k40",), ("titanx",), ("p100",), ("v100",), ("a100",), ("l4",), ("h100", "h200"), ("rtx4090",)),
@@ -50,11 +52,23 @@ def test_says_where_its_figures_are_from(name: str) -> None:
     assert datetime.date.fromisoformat(raw["date"])
     model = load_device(name)
     kinds = {model.origin("copies", lane) for lane in model.copies} | {model.origin("computes", key) for key in model.computes}
-    assert model.origin("computes", "*/*/*") == "assumed" and ("measured" in kinds) == (raw["source"] == "measured")
+    assert model.origin("computes", "*/*/*") == "assumed" and ("measured" in kinds) == raw["source"].startswith("measured")
+    if raw["source"].startswith("measured in part"):
+        assert "(measured in part)" in raw["name"] and "datasheet" in raw["source"] and "assumed" in raw["source"]
+        assert [model.origin("copies", lane) for lane in ("read", "write", "h2d", "d2h")] == ["assumed"] * 2 + ["measured"] * 2
+        assert all(model.origin("computes", key) == "measured" for key in raw["fit_error"])
     if raw["source"].startswith("datasheet"):
         assert [model.origin("copies", lane) for lane in ("read", "write", "h2d", "d2h")] == ["assumed"] * 2 + ["datasheet"] * 2
         assert "(datasheet)" in raw["name"] and "assumed" in raw["source"] and closest(raw["gpu"]) == name
         assert load_device(name).memory_bytes
+
+
+def test_the_h200s_is_what_its_rows_tell() -> None:
+    there = json.loads(h200.CALIBRATION.read_text())
+    told = h200.measured(there)
+    assert not h200.differing(there, told), "python tools/h200_calibration.py --write"
+    del told["computes"]["conv.fprop/f32/cudnn_tf32"]
+    assert h200.differing(there, told)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -76,7 +90,7 @@ def test_the_memory_of_a_device_that_is_not_here_is_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ORDERS)
 def test_rates_are_ordered_as_the_datasheets(dtype: str) -> None:
-    rates = [[rate(name, f"conv.fprop/{dtype}/cudnn") for name in row] for row in ORDERS[dtype]]
+    rates = [[rate(name, f"any/{dtype}/cudnn") for name in row] for row in ORDERS[dtype]]
     assert {name for row in ORDERS[dtype] for name in row} == set(GPUS)
     assert all(len(set(row)) == 1 for row in rates)
     assert all(slower[0] <= faster[0] for slower, faster in pairwise(rates))
@@ -85,9 +99,9 @@ def test_rates_are_ordered_as_the_datasheets(dtype: str) -> None:
 def test_links_and_memories_are_ordered_as_the_datasheets() -> None:
     for lane in ("h2d", "d2h"):
         link = {name: load_device(name).copy(lane).bytes_per_second for name in GPUS}
-        assert link["k40"] < link["p100"] < link["a100"] < link["h100"] == link["h200"]
+        assert link["k40"] < link["p100"] < link["a100"] < link["h100"] == pytest.approx(link["h200"], rel=0.02)
         assert link["a100"] == pytest.approx(link["l4"], rel=0.02) and link["l4"] == link["rtx4090"]
-    width = {name: load_device(name).compute("conv.fprop/f32/cudnn").bytes_per_second for name in GPUS}
+    width = {name: load_device(name).compute("any/f32/cudnn").bytes_per_second for name in GPUS}
     order = ("k40", "titanx", "p100", "v100", "rtx4090", "a100", "h100", "h200")
     assert all(width[a] < width[b] for a, b in pairwise(order)) and width["k40"] < width["l4"] < width["titanx"]
 
@@ -96,7 +110,7 @@ def test_links_and_memories_are_ordered_as_the_datasheets() -> None:
 def test_every_kernel_has_a_rate_that_makes_sense(name: str) -> None:
     for dtype in ORDERS:
         cudnn, lean, tf32, lean_tf32, cuda, plain, null = (
-            rate(name, f"conv.dgrad/{dtype}/{kernel}")
+            rate(name, f"any/{dtype}/{kernel}")
             for kernel in ("cudnn", "cudnn_lean", "cudnn_tf32", "cudnn_tf32_lean", "cuda", "plain", "null")
         )
         assert lean <= cudnn <= tf32 and lean_tf32 <= tf32 and cuda == plain <= lean and null == cudnn

@@ -179,7 +179,7 @@ def test_inputs_come_part_by_part() -> None:
     graph, device = models.named("alexnet"), ooc.device("null", calibration="h200")
     keep = graph.plan(batch=256, policy="keep", device=device)
     plan = graph.plan(batch=256, budget=4 * keep.peaks["device"], device=device)
-    assert "inputs as they come" in plan.why and plan.predicted_seconds < 0.9 * keep.predicted_seconds
+    assert "inputs as they come" in plan.why and plan.predicted_seconds < 0.95 * keep.predicted_seconds
 
 
 def test_less_than_any_plan_takes_is_refused_with_the_number() -> None:

@@ -113,7 +113,7 @@ def test_equal_runs_are_equal_ops() -> None:
     assert "conv2" not in net.tensors and first.makes[0] in net.tensors
 
 
-@pytest.mark.parametrize("name", ["p100", "h200"])
+@pytest.mark.parametrize("name", ["p100", "a100"])
 def test_auto_takes_them_where_they_are_faster(name: str) -> None:
     """Where copies bind, what a chain of single calls loads waits for the part before it; a fused op has rings."""
     graph, device = Graph("deep"), ooc.device("null", calibration=name)

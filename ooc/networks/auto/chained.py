@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ooc.cache import cached_property
@@ -35,7 +36,7 @@ class Chain(NamedTuple):
         seconds: as predicted, alone.
         grid: how they are cut; (): they are not, but streamed one by one.
         expected: those with copies that count as what they are.
-        halo: seconds that parts compute, of those that its calls take by the same kernels.
+        halo: seconds that parts compute, of those that its calls would take by the same kernels in as many parts without halo.
     """
 
     seconds: float
@@ -65,7 +66,7 @@ class FittingGrid(NamedTuple):
         grid: how the chain is cut.
         parts: how many there are.
         computing: seconds of one.
-        whole: those of all calls of the chain by the same kernels.
+        whole: those of all calls of the chain by the same kernels, in as many parts without halo.
         moving, pieces: seconds, see `Grown`.
     """
 
@@ -232,7 +233,7 @@ class Cutting:
             for count, grid in grids[bisect_left(grids, (least,)) :]:
                 walk = walks.to(last, grid)
                 if (grown := walk.chain(first)).peak <= room:
-                    computing = walk.computing(first, self.workspace, self._computing)
+                    computing = walk.computing(first, self.workspace, partial(self._computing, count))
                     fitting.append(FittingGrid(grid, count, *computing, grown.moving, grown.pieces))
                     break
         return fitting
@@ -251,11 +252,12 @@ class Cutting:
         """The parameters that are brought for some calls."""
         return {t for call in calls for t in call.reads if t in self.lasting and self.net.tensors[t].role.lasting}
 
-    def _computing(self, op: Op, tile: Tile) -> tuple[float, float]:
-        """Seconds of a tile of an op, and of all of it."""
+    def _computing(self, parts: int, op: Op, tile: Tile) -> tuple[float, float]:
+        """Seconds of a tile of an op, and of all of it in so many parts."""
         cut = tuple((dim, span.extent) for dim, span in tile.items())
         plan = self.prices.judge.costs.plan(op, cut, "fitting", self.workspace)
-        return self.prices.computing(op, plan.kernel, tile), self.prices.kernel(op, plan.kernel)[0]
+        whole, launch = self.prices.kernel(op, plan.kernel)
+        return self.prices.computing(op, plan.kernel, tile), whole + (parts - 1) * launch
 
     def _streaming(self, calls: Sequence[Call]) -> Chain:
         """Calls that are cut by themselves."""

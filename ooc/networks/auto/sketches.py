@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ooc.networks.auto.chained import chained
 from ooc.networks.auto.fates import eased, kept, priced
@@ -24,7 +25,8 @@ TRIES = 4  # sizes of parts that are tried from a guess down
 FAR = 1.25  # of the budget: who needs more with single samples needs too much at any price
 ITEMS = 100_000  # of programs that may be looked at
 BEST = 9  # ways to cut an inference into chains that fit, and are looked at,
-NEAR = 1.2  # of the seconds that are expected of the first one
+NEAR = 1.2  # of the seconds that are expected of the first one,
+EACH = 2  # and of those with each room for workspace in any case
 FINALISTS = 8  # plans of auto's own that are simulated
 WORTH = 0.005  # of the seconds: what may be gained must be more
 
@@ -81,9 +83,12 @@ class ProposalSearch:
         homes = {row[0].words: row[0].lasting for row in open_rows if not row[0].parted}
         cut = chained(self.prices, homes.items())
         fitting: list[float] = []  # seconds that are expected of those that fit
+        rooms = Counter[str]()  # for workspace: little is expected to be slow, until what is left over is shared out
         for seconds, proposal in cut:
-            if len(fitting) < BEST and (not fitting or seconds <= fitting[0] * NEAR) and self.offer(proposal):
+            near = len(fitting) < BEST and (not fitting or seconds <= fitting[0] * NEAR)
+            if (near or rooms[proposal.kernels] < EACH) and self.offer(proposal):
                 fitting.append(seconds)
+                rooms[proposal.kernels] += 1
         rest = {row[0].words: row[0].lasting for row in every if not row[0].parted and row not in open_rows}
         single = [Proposal(f"one chain in tiles{words}", lasting, grids=((0, ()),)) for words, lasting in rest.items()]
         self.chains = [*(proposal for _, proposal in cut[:BEST]), *single]
@@ -99,10 +104,11 @@ class ProposalSearch:
         return sorted(self.sketches, key=lambda s: s.likely)
 
     def finalists(self) -> list[Sketch]:
-        """The best of each form, the best first: those that are simulated."""
-        forms: dict[str, Sketch] = {}
+        """The best of each form, or of grids, the best first: those that are simulated."""
+        forms: dict[Any, Sketch] = {}
         for sketch in self.ranking():
-            forms.setdefault(sketch.proposal.label if sketch.form is None else sketch.form.label(), sketch)
+            base = sketch.proposal
+            forms.setdefault((base.label, base.grids) if sketch.form is None else sketch.form.label(), sketch)
         return list(forms.values())[:FINALISTS]
 
     def best_forms(self) -> list[Form]:

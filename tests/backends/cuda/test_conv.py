@@ -134,9 +134,9 @@ def test_our_own_kernels_where_cudnn_fails(kind: str, how: str, monkeypatch: pyt
 
 
 def test_the_report_tells_which_algorithms_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = np.ones((4, 32, 20, 20), np.float32), np.ones((32, 32, 3, 3), np.float32)
+    x, w = np.ones((4, 32, 48, 48), np.float32), np.ones((32, 32, 3, 3), np.float32)
     backend = emulated(3, cudnn=True)
-    with on(backend, "192 KiB"):
+    with on(backend, "640 KiB"):
         ooc.conv(x, w, padding=1)
         report = ooc.last_report()
         assert report is not None and report.fallbacks == 0
@@ -206,14 +206,21 @@ def test_no_tile_of_any_plan_is_refused(form: str) -> None:
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_the_same_algorithm_in_every_call(tf32: bool) -> None:
+@pytest.mark.parametrize(
+    ("text", "tile"),
+    [  # which want more than SCRATCH
+        ("conv.fprop n=1 c=24 h=600 w=600 k=1", {"p": 301}),
+        ("conv.dgrad n=1 c=1 h=1500 w=1500 k=1", {}),  # channels are filled up
+        ("conv.wgrad n=1 c=24 h=400 w=400 k=1", {}),  # parts of w are summed in f32
+        ("conv.wgrad n=1 c=1 d=16 h=250 w=250 k=1 t=1", {}),
+    ],
+)
+def test_the_same_algorithm_in_every_call(text: str, tile: dict[str, int], tf32: bool) -> None:
     """Tensor cores want as much as the tile and a little more: whatever is measured meanwhile, they have it."""
-    dtype = "f32" if tf32 else "f16"
-    op = parse(f"conv.fprop n=1 c=24 h=600 w=600 k=1 r=3 s=3 pad=1 dtype={dtype}")  # a tile wants more than SCRATCH
-    backend, arrays = emulated(1, cudnn=True, tf32=tf32), {}
-    arrays = integers(random.Random(1), op)
+    op = parse(f"{text} r=3 s=3 pad=1 dtype={'f32' if tf32 else 'f16'}")
+    backend, arrays = emulated(1, cudnn=True, tf32=tf32), integers(random.Random(1), op)
     for _ in range(2):
-        plan = plan_of(op, backend, {"p": 301})
+        plan = plan_of(op, backend, tile)
         backend.cudnn.library.ran.clear()
         execute(plan, arrays, backend, None)
         assert set(backend.cudnn.library.ran) == {1}
