@@ -234,16 +234,20 @@ def _times(entry: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def link(base: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The lanes of the link, from copies of rows in the first run, with the datasheet's latency; what each costs the other."""
-    rows = {row["key"].split()[0]: row for row in rows_of("first.jsonl") if row.get("key")}
-    copied = [row for row in rows_of("first.jsonl") if str(row.get("key", "")).startswith("rows ")]
-    lanes = {}
+    """The lanes of the link, from copies of rows in the first run, with the datasheet's latency; and what they cost each other in
+    tiles that stream, the largest: more than two copies at a time do, which the run measured, too."""
+    rows = rows_of("first.jsonl")
+    copied = [row for row in rows if str(row.get("key", "")).startswith("rows ")]
+    streamed = max((row for row in rows if "tile_bytes" in row), key=lambda row: int(row["tile_bytes"]))
+    lanes, lost = {}, {}
     for lane in ("h2d", "d2h"):
         latency = base[lane]["latency_seconds"]
         seconds = [row["bytes"] / row[f"{lane}_bytes_per_second"] - latency for row in copied]
         (run, byte), _ = fit_costs([[row["rows"], row["bytes"]] for row in copied], seconds)
         lanes[lane] = {"latency_seconds": latency, "run_seconds": run, "bytes_per_second": 1 / byte}
-    return {**base, **lanes}, rows["duplex"]["lost"]
+        share = streamed["tile_bytes"] * byte / (streamed["seconds_per_tile"] - latency)
+        lost[lane] = {"d2h" if lane == "h2d" else "h2d": 1 - share}
+    return {**base, **lanes}, lost
 
 
 def measured(base: dict[str, Any]) -> dict[str, Any]:

@@ -133,13 +133,14 @@ class Fused(Op):
 
     @cached_property
     def ordered_folds(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:  # type: ignore[override]
-        ordered = []
+        ordered, ones = [], dict.fromkeys(self.dims, 1)
         for fold, stage in zip(self.folds, self.fold_stages, strict=True):
-            maps = self.stage_maps[stage]
-            op = self.nodes[stage].op
-            free = [o for o in op.ordered if o not in op.ordered_steps]  # a loop dim may stand for several of a step
-            splits = tuple(dict.fromkeys(d for o in free for d in maps[o][0].dims))
-            ordered.append((fold.reduce, splits))
+            maps, op, splits = self.stage_maps[stage], self.nodes[stage].op, dict[str, None]()
+            for o in (o for o in op.ordered if o not in op.ordered_steps):  # a loop dim may stand for several of a step
+                splits |= dict.fromkeys(maps[o][0].dims)
+                if int(maps[o][0].extent(ones)) > 1:
+                    break  # the sum takes several at once, as windows reach over them: what lies within these stays whole
+            ordered.append((fold.reduce, tuple(splits)))
         return tuple(ordered)
 
     @cached_property

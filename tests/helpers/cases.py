@@ -104,6 +104,24 @@ def integers(rng: random.Random, op: Op) -> dict[str, Any]:
     return {o.name: numbers.integers(-bound, bound + 1, o.shape).astype(numpy_dtype(o.dtype)) for o in op.inputs}
 
 
+def noise(rng: random.Random, op: Op) -> dict[str, Any]:
+    """Values whose sums are rounded, so that their order shows."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    found = {}
+    for o in op.inputs:
+        values = numbers.standard_normal(o.shape) * 10.0 ** numbers.integers(-2, 2, o.shape)
+        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse", "v", "totals", "weights") else values).astype(
+            numpy_dtype(o.dtype)
+        )
+        if o.name == "labels":
+            found[o.name] = numbers.integers(-1, op.inputs[0].shape[1], o.shape)
+        if o.name == "rates":
+            found[o.name] = rates(rng, op)
+        if o.name in ("shares", "controls", "state") or (op.kind == "sgd.pace" and o.name == "sums"):
+            found[o.name] = pacing(rng, o.name)
+    return found
+
+
 def exact_in(op: Op, result: Any) -> bool:
     """Whether the dtype of an op holds its exact result (and so every partial one of these problems)."""
     limit = {"f64": 2**50, "f32": 2**24, "f16": 2**11, "bf16": 2**8}[op.dtype]

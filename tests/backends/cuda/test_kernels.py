@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import data, pacing, random_plan, rates
+from cases import data, noise, random_plan
 from cases_fused import FUSED
 from cases_ops import KINDS, random_common
 from emulated import EmulatedBackend, HostLauncher
@@ -65,24 +65,6 @@ def test_random_plans(form: str, count: int = 4) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_many_random_plans(form: str) -> None:
     test_random_plans(form, 1000)
-
-
-def noise(rng: random.Random, op: Op) -> dict[str, Any]:
-    """Values whose sums are rounded, so that their order shows."""
-    numbers = np.random.default_rng(rng.getrandbits(32))
-    found = {}
-    for o in op.inputs:
-        values = numbers.standard_normal(o.shape) * 10.0 ** numbers.integers(-2, 2, o.shape)
-        found[o.name] = (np.abs(values) + 0.1 if o.name in ("var", "lse", "v", "totals", "weights") else values).astype(
-            numpy_dtype(o.dtype)
-        )
-        if o.name == "labels":
-            found[o.name] = numbers.integers(-1, op.inputs[0].shape[1], o.shape)
-        if o.name == "rates":
-            found[o.name] = rates(rng, op)
-        if o.name in ("shares", "controls", "state") or (op.kind == "sgd.pace" and o.name == "sums"):
-            found[o.name] = pacing(rng, o.name)
-    return found
 
 
 def tiled(op: Op, sizes: dict[str, int], order: list[str], kernel: str, backend: EmulatedBackend) -> Plan:
