@@ -86,11 +86,12 @@ class Tiles:
         return self.plan.tiles - sum(step.kind == "run" for step in self.first)
 
     def emitted(self) -> Iterator[Step]:
-        """The steps, with buffers of their own."""
-        known: dict[Buffer, Buffer] = {held.buffer: held.buffer for held in self.held.values()}
+        """The steps, with buffers of their own but for operands that are held: a tensor of the network may have the name of
+        another operand, and as many bytes."""
+        known: dict[Buffer, Buffer] = {}
 
         def own(ref: Ref) -> Ref:
-            if ref.buffer is None:
+            if ref.buffer is None or ref.operand in self.held:
                 return ref
             if ref.buffer not in known:
                 known[ref.buffer] = self._own(ref.buffer)

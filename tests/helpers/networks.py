@@ -23,7 +23,7 @@ from ooc.networks.where import space_of
 from ooc.networks.writer import network
 from ooc.runtime.machine import Machine
 from ooc.schedule.arena import Buffer
-from ooc.schedule.lowering import Schedule
+from ooc.schedule.lowering import WINDOW, Schedule
 
 Results = dict[str, Any]
 # Policies that cut calls into tiles: in their smallest budgets, tiles get ever more and smaller.
@@ -187,12 +187,17 @@ def forward(plan: NetworkPlan, x: Any) -> Any:
 
 class Hostile:
     """Walks a schedule on one thread, in any order that its waits allow; bytes that nobody needs any more are poisoned at once,
-    where it has all steps. Takes the place of `ooc.runtime.executor.walk`. whole: whether all steps are one window."""
+    where it has all steps. Takes the place of `ooc.runtime.executor.walk`. whole: whether all steps are one window, unless they
+    are too many for one."""
 
     def __init__(self, rng: random.Random, whole: bool = True) -> None:
         self.rng, self.whole, self.walked, self.windows = rng, whole, 0, 0
+        self.layout: Any = None
+        self.partial = False
 
     def __call__(self, machine: Machine, todo: Schedule) -> None:
+        self.partial = len(todo.steps) >= WINDOW or (self.partial and todo.layout is self.layout)
+        self.layout = todo.layout
         queues: dict[str, list[int]] = {}
         for i, step in enumerate(todo.steps):
             queues.setdefault(step.lane, []).append(i)
@@ -220,7 +225,7 @@ class Hostile:
     def _end(self, machine: Machine, todo: Schedule, i: int) -> None:
         for buffer in {r.buffer for r in (*todo.steps[i].reads, *todo.steps[i].writes) if r.buffer}:
             self.left[buffer] -= 1
-            resident = getattr(todo, "resident", None) if self.whole else None
+            resident = getattr(todo, "resident", None) if self.whole and not self.partial else None
             if self.left[buffer] or buffer.space not in machine.memory or resident is None or buffer.name in resident:
                 continue
             at = todo.layout.offsets[buffer]

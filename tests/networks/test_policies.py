@@ -60,6 +60,25 @@ def test_every_policy_gives_the_same_bits_at_any_budget(seed: int) -> None:
     assert_same(random_graph(seed, statistics=seed % 3 != 0), cpu())
 
 
+@pytest.mark.quick
+def test_an_operand_may_have_the_name_and_the_size_of_another_tensor() -> None:
+    """A part of `x`, the gradient that comes from its home tile by tile, has as many bytes as the network's own `x`, which lies
+    on the device meanwhile."""
+    graph = Graph("alike")
+    h = graph.conv(graph.input("x", (1, 12, 12)), 6, 1, bias=True, name="conv1")
+    h = graph.conv(h, 8, 3, groups=2, activation="relu", name="conv2")
+    graph.loss("cross_entropy", graph.linear(graph.flatten(graph.global_pool(h, how="max")), 4, bias=True))
+    device = cpu(staged=True)
+    x, labels = data(graph, BATCH)
+    wanted, alike = run(planned(graph, "keep", None, device, BATCH), x, labels), 0
+    for budget in range(14 << 10, 40 << 10, 1 << 10):
+        for policy in ("ooc_cudnn", "stream"):
+            plan = planned(graph, policy, budget, device, BATCH)
+            alike += any(t.buffer.name == "x" for s in plan.steps() if s.what == "x" for t in s.writes if t.buffer)
+            assert differing(run(plan, x, labels), wanted) == [], f"{policy} {budget}"
+    assert alike
+
+
 @pytest.mark.parametrize("seed", seeds(40, 0))
 def test_hostile_orders_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = Hostile(random.Random(seed))
