@@ -332,8 +332,7 @@ class Op(metaclass=Once):
         return {o.name: _least(o, self.dims) for o in self.operands}
 
     def least_work(self, kernels: tuple[str, ...]) -> list[tuple[float, float, float]]:
-        """For each stage by its kernel, however it is cut: what no tiling goes below in effort and in bytes walked through, and
-        output channels, of which no tile has more."""
+        """For each stage by its kernel: effort and bytes that no tiling goes below, output channels that none goes above."""
         return [_least_work(s, m, self.dims, kernel) for s, m, kernel in zip(self.stages, self.stage_maps, kernels, strict=True)]
 
     def reference(self, tile: Tile, blocks: Mapping[str, Block], first: bool, last: bool) -> None:
